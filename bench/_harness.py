@@ -87,6 +87,11 @@ def report(name: str, rows: Sequence[Row]) -> Path:
             wanted = f"{'at most' if row.at_most else 'at least'} {row.goal:g}"
             line += f"  {wanted}: {'met' if row.met else 'NOT met'}"
         print(line.rstrip())
+    return write_rows(name, rows)
+
+
+def write_rows(name: str, rows: Sequence[Row]) -> Path:
+    """Write the figures to build/bench/NAME.json (or where SPARROW_BENCH_RESULT says)."""
     path = Path(os.environ.get("SPARROW_BENCH_RESULT") or ROOT / "build" / "bench" / f"{name}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     listed = [

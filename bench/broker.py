@@ -5,6 +5,7 @@ The broker runs in a separate process; this process is the load. Frames are buil
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -26,13 +27,30 @@ PROPERTIES = "UNIQ_KEY\x017F0000010A2B18B4AAC20000000{:05d}\x02TAGS\x01paid\x02K
 IN_FLIGHT = 128
 
 
+SENDERS = 64
+"""Sends at a time that wait for the disk."""
+
+
 @contextmanager
-def broker(folder: Path) -> Iterator[tuple[int, int, str]]:
+def broker(folder: Path, flush: str = "async") -> Iterator[tuple[int, int, str]]:
     """Run a broker in a separate process; yield its pid, its port and the address of its name server."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparrow", "up", "--data", str(folder), "--port", "0", "--name-server-port", "0"],
+        [
+            sys.executable,
+            "-m",
+            "sparrow",
+            "up",
+            "--no-console",
+            "--data",
+            str(folder),
+            "--port",
+            "0",
+            "--name-server-port",
+            "0",
+        ],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "SPARROW_LOG__FLUSH": flush},
     )
     try:
         assert process.stdout is not None
@@ -61,11 +79,11 @@ def cpu_of(pid: int) -> float:
     return total / 1e9
 
 
-def send_frame(opaque: int) -> bytes:
+def send_frame(opaque: int, body: bytes = BODY) -> bytes:
     header = SendMessageV2(
         "bench", "bench", "TBW102", 4, opaque % 4, 0, 1_700_000_000_000, 0, PROPERTIES.format(opaque % 99_999, opaque)
     )
-    return encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
+    return encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=body))
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
@@ -138,16 +156,21 @@ def main() -> None:
         assert len(load.round(pulls[:1])) > 32 * 200, "the pull must return 32 messages"
         pulled_alone = cost_us(pid, load, pulls, 1, rounds)
         pulled = cost_us(pid, load, pulls, 16, rounds)
-        report(
-            "broker",
-            [
-                cost("send, pipelined", pipelined, 15),
-                cost("send, one at a time", alone, 50),
-                cost("pull of 32 near the end, one at a time", pulled_alone, 60),
-                cost("pull of 32 near the end, pipelined", pulled, 60),
-                cost("pull of 32 that have left memory, one at a time", pulled_old),
-            ],
-        )
+    with folder_on_disk() as folder, broker(folder, "sync") as (pid, port, _):
+        load = Load(port)
+        load.round(sends[:1000])
+        synced = cost_us(pid, load, sends[: count // 4], SENDERS, rounds)
+    report(
+        "broker",
+        [
+            cost("send, pipelined", pipelined, 15),
+            cost("send, one at a time", alone, 50),
+            cost(f"send, {SENDERS} at a time, synchronous flush", synced),
+            cost("pull of 32 near the end, one at a time", pulled_alone, 60),
+            cost("pull of 32 near the end, pipelined", pulled, 60),
+            cost("pull of 32 that have left memory, one at a time", pulled_old),
+        ],
+    )
 
 
 if __name__ == "__main__":

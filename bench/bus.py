@@ -6,8 +6,11 @@ The compared operations alternate in one run; ratios are medians over the rounds
    of the Published row instead. Blocking drivers, and asyncio drivers beside them.
 2. `publish_many(1000)` against a bare bulk insert of the same Published rows.
 3. The relay: committed events to a Sparrow broker, one worker.
-4. The executor: a handler that writes one row in its own session, one worker.
+4. The executor: a handler that writes one row in its own session, one worker; against the same transactions without a
+   bus (as many tasks, each with an AsyncSession of its own), and its CPU time.
 5. Relay and executor with 10^4 to 10^6 finished rows in the wide tables, 10^7 with SPARROW_SCALE=huge.
+
+SPARROW_BENCH_ONLY names databases (MariaDB, PostgreSQL, SQLite), SPARROW_BENCH_PARTS parts (publish, executor, tables).
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ BULK = 100 if SMOKE else 1_000
 RELAYED = 400 if SMOKE else 30_000
 HANDLED = 200 if SMOKE else 12_000
 HANDLERS = 16
+EXECUTOR_ROUNDS = 1 if SMOKE else 3
+PARTS = os.environ.get("SPARROW_BENCH_PARTS", "publish,executor,tables").split(",")
 TABLE_ROWS = (
     (0, 1_000)
     if SMOKE
@@ -226,6 +231,38 @@ async def measure_executor(url: str, **options: Any) -> float:
     return HANDLED / took()
 
 
+async def measure_bare_handlers(bus: EventBus) -> float:
+    """Return transactions per second, if as many tasks as there are handlers write the same rows without a bus."""
+
+    async def write_rows(count: int) -> None:
+        async with AsyncSession(bus.database.async_engine, expire_on_commit=False) as session:
+            for number in range(count):
+                await session.execute(WRITE, {"id": number, "what": "bare"})
+                await session.commit()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(write_rows(HANDLED // HANDLERS) for _ in range(HANDLERS)))
+    return HANDLED // HANDLERS * HANDLERS / (time.perf_counter() - began)
+
+
+async def compare_executor(kind: str, url: str) -> list[Row]:
+    bus = bus_on(url)
+    ratios, rates, costs_s = [], [], []
+    for _ in range(EXECUTOR_ROUNDS):
+        bare = await measure_bare_handlers(bus)
+        before_s = time.process_time()
+        rates.append(await measure_executor(url))
+        costs_s.append((time.process_time() - before_s) / HANDLED)
+        ratios.append(rates[-1] / bare)
+    await bus.database.close()
+    goal = 1_500 if kind == "SQLite" else 2_000
+    return [
+        Row(f"{kind}: executor", median(rates), "events/s", goal),
+        Row(f"{kind}: executor / the handlers' transactions without a bus", median(ratios), "ratio"),
+        Row(f"{kind}: CPU of Python to receive and handle an event", median(costs_s) * 1e6, "µs"),
+    ]
+
+
 async def _write_row(order: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
     await session.execute(WRITE, {"id": order["order"], "what": headers.id})
 
@@ -293,6 +330,18 @@ async def measure(kind: str, url: str, name_server: str) -> list[Row]:
     bus = bus_on(url, runs_relay=False)
     await bus.aio.prepare()
     bus.database.run_blocking(lambda db: db.exec_driver_sql(CREATE))
+    if "publish" in PARTS:
+        rows += await compare_publishing(kind, bus)
+    await bus.database.close()
+    if "executor" in PARTS:
+        rows += await compare_executor(kind, url)
+    if "tables" in PARTS:
+        rows += await compare_tables(kind, url, name_server)
+    return rows
+
+
+async def compare_publishing(kind: str, bus: EventBus) -> list[Row]:
+    rows: list[Row] = []
     bare_s, ours_s = await asyncio.to_thread(measure_publish, bus)
     rows.append(Row(f"{kind}: publish in a transaction / bare INSERT", bare_s / ours_s, "ratio", 0.6))
     rows.append(Row(f"{kind}: a transaction that publishes", ours_s * 1e6, "µs"))
@@ -301,7 +350,12 @@ async def measure(kind: str, url: str, name_server: str) -> list[Row]:
     bare_s, ours_s = await asyncio.to_thread(measure_publish_many, bus)
     rows.append(Row(f"{kind}: publish_many({BULK}) / bare bulk insert", bare_s / ours_s, "ratio", 0.7))
     rows.append(Row(f"{kind}: publish_many({BULK})", BULK / ours_s, "events/s"))
-    await bus.database.close()
+    return rows
+
+
+async def compare_tables(kind: str, url: str, name_server: str) -> list[Row]:
+    """Measure relay and executor with a growing number of finished rows in the tables."""
+    rows: list[Row] = []
     costs: list[tuple[float, float]] = []
     for count in TABLE_ROWS:
         bus = bus_on(url, f"sparrow://{name_server}")
@@ -310,9 +364,9 @@ async def measure(kind: str, url: str, name_server: str) -> list[Row]:
         relay = await measure_relay(bus)
         executor = await measure_executor(url)
         costs.append((relay, executor))
-        goals = (5_000, 1_500) if count == TABLE_ROWS[0] and kind != "SQLite" else (None, None)
-        rows.append(Row(f"{kind}: relay, {count:,} old rows", relay, "events/s", goals[0]))
-        rows.append(Row(f"{kind}: executor, {count:,} old rows", executor, "events/s", goals[1]))
+        goal = 5_000 if count == TABLE_ROWS[0] and kind != "SQLite" else None
+        rows.append(Row(f"{kind}: relay, {count:,} old rows", relay, "events/s", goal))
+        rows.append(Row(f"{kind}: executor, {count:,} old rows", executor, "events/s"))
     rows.append(Row(f"{kind}: relay, most / fewest old rows", costs[-1][0] / costs[0][0], "ratio", 0.8))
     rows.append(Row(f"{kind}: executor, most / fewest old rows", costs[-1][1] / costs[0][1], "ratio", 0.8))
     return rows

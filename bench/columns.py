@@ -24,6 +24,7 @@ from sparrow.wire import batch, columns, hashes, message_ids, record
 from sparrow.wire.checksum import crc32
 from sparrow.wire.columns import batch as columns_batch
 from sparrow.wire.record import MAGIC_V1
+from sparrow.wire.undecodable import UndecodableBodies
 
 TOPIC = "bench_topic"
 HOST = b"\x7f\0\0\1\0\0\0\0"
@@ -152,6 +153,10 @@ def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float])
     keeping = cost("decode, struct loop keeping all rows", lambda: loop_decode(given.buf, 0, len(given.buf)))
     for name, options in {
         "decode, 9 columns": {},
+        "decode, 9 columns and decode_error": {
+            "columns": columns.TABLE_COLUMNS,
+            "undecodable": UndecodableBodies("null", "bench_topic/bench/0"),
+        },
         "decode, raw properties": {"columns": RAW},
         "decode, body only": {"columns": ("body",)},
         "decode, 9 columns and checksum": {"verify_crc": True},

@@ -24,7 +24,7 @@ def fill(store: LogStore, queues: list[Queue]) -> float:
         for queue in queues:
             store.append_nowait(queue, draft)
     begun = time.perf_counter()
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         store._maintenance.checkpoint()
         # Two more rounds: a queue that did not grow between two rounds is idle and keeps nothing in memory.
         store._maintenance.flush_queues()

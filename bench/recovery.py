@@ -73,7 +73,7 @@ def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
             number += 1
 
     fill(total_bytes - tail_bytes)
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         store._maintenance.checkpoint()
     fill(total_bytes)
     print("built", flush=True)

@@ -61,7 +61,7 @@ def new_store(path: Path, **settings: object) -> LogStore:
 
 def catch_up(store: LogStore) -> None:
     """Wait until keys are indexed and queue entries are written to their files."""
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         store._maintenance.catch_up_key_index()
         store._maintenance.flush_queues()
 

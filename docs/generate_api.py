@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
-PUBLIC_MODULES = ("sparrow", "sparrow.aio", "sparrow.bus", "sparrow.spark", "sparrow.testing")
+PUBLIC_MODULES = ("sparrow", "sparrow.aio", "sparrow.bus", "sparrow.spark", "sparrow.telemetry", "sparrow.testing")
 
 _INTRODUCTION = """\
 # API reference

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from sparrow.client.aio.consume.pop_consumer import PopReceipt as PopReceipt
     from sparrow.client.aio.consume.pull import PullResult as PullResult
     from sparrow.client.aio.consume.pull import PullStatus as PullStatus
-    from sparrow.client.allocation import AllocationStrategy as AllocationStrategy
-    from sparrow.client.allocation import averagely as averagely
-    from sparrow.client.allocation import averagely_by_circle as averagely_by_circle
-    from sparrow.client.allocation import by_config as by_config
-    from sparrow.client.allocation import by_machine_room as by_machine_room
-    from sparrow.client.allocation import consistent_hash as consistent_hash
+    from sparrow.client.consume.allocation import AllocationStrategy as AllocationStrategy
+    from sparrow.client.consume.allocation import averagely as averagely
+    from sparrow.client.consume.allocation import averagely_by_circle as averagely_by_circle
+    from sparrow.client.consume.allocation import by_config as by_config
+    from sparrow.client.consume.allocation import by_machine_room as by_machine_room
+    from sparrow.client.consume.allocation import consistent_hash as consistent_hash
+    from sparrow.client.consume.allocation import machine_room_nearby as machine_room_nearby
+    from sparrow.client.consume.pulled_batch import PulledBatch as PulledBatch
+    from sparrow.client.consume.retry import DeadLetter as DeadLetter
+    from sparrow.client.consume.retry import RetryLater as RetryLater
     from sparrow.client.options import ConsumeMode as ConsumeMode
     from sparrow.client.options import ConsumerOptions as ConsumerOptions
     from sparrow.client.options import PopConsumerOptions as PopConsumerOptions
@@ -33,47 +37,16 @@ if TYPE_CHECKING:
     from sparrow.client.options import ProducerOptions as ProducerOptions
     from sparrow.client.options import StartPosition as StartPosition
     from sparrow.client.options import TransactionChecker as TransactionChecker
-    from sparrow.client.queue_selection import QueueSelector as QueueSelector
-    from sparrow.client.queue_selection import by_hash as by_hash
-    from sparrow.client.queue_selection import by_sharding_key as by_sharding_key
-    from sparrow.client.queue_selection import random_choice as random_choice
-    from sparrow.client.queue_selection import round_robin as round_robin
-    from sparrow.client.retry import DeadLetter as DeadLetter
-    from sparrow.client.retry import RetryLater as RetryLater
+    from sparrow.client.produce.queue_selection import QueueSelector as QueueSelector
+    from sparrow.client.produce.queue_selection import by_hash as by_hash
+    from sparrow.client.produce.queue_selection import by_sharding_key as by_sharding_key
+    from sparrow.client.produce.queue_selection import in_machine_room as in_machine_room
+    from sparrow.client.produce.queue_selection import random_choice as random_choice
+    from sparrow.client.produce.queue_selection import round_robin as round_robin
     from sparrow.client.topic_route import TopicRoute as TopicRoute
     from sparrow.model.codec import Codec as Codec
     from sparrow.model.codec import JsonCodec as JsonCodec
-    from sparrow.model.errors import BadRequest as BadRequest
-    from sparrow.model.errors import Busy as Busy
-    from sparrow.model.errors import CannotListen as CannotListen
-    from sparrow.model.errors import Closed as Closed
-    from sparrow.model.errors import ConnectionLost as ConnectionLost
-    from sparrow.model.errors import CorruptRecord as CorruptRecord
-    from sparrow.model.errors import DataLost as DataLost
-    from sparrow.model.errors import FlushTimeout as FlushTimeout
-    from sparrow.model.errors import GroupRequired as GroupRequired
-    from sparrow.model.errors import IllegalMessage as IllegalMessage
-    from sparrow.model.errors import IllegalName as IllegalName
-    from sparrow.model.errors import MissingExtra as MissingExtra
-    from sparrow.model.errors import NoMaster as NoMaster
-    from sparrow.model.errors import NotPermitted as NotPermitted
-    from sparrow.model.errors import PartialSend as PartialSend
-    from sparrow.model.errors import ProtocolError as ProtocolError
-    from sparrow.model.errors import Refused as Refused
-    from sparrow.model.errors import RequestTimeout as RequestTimeout
-    from sparrow.model.errors import SettingsError as SettingsError
-    from sparrow.model.errors import SparrowError as SparrowError
-    from sparrow.model.errors import StorageError as StorageError
-    from sparrow.model.errors import StoreFailed as StoreFailed
-    from sparrow.model.errors import StoreFull as StoreFull
-    from sparrow.model.errors import StoreInUse as StoreInUse
-    from sparrow.model.errors import TooLarge as TooLarge
-    from sparrow.model.errors import Unavailable as Unavailable
-    from sparrow.model.errors import UnknownGroup as UnknownGroup
-    from sparrow.model.errors import UnknownOffset as UnknownOffset
-    from sparrow.model.errors import UnknownTopic as UnknownTopic
-    from sparrow.model.errors import UnreadableBody as UnreadableBody
-    from sparrow.model.errors import WrongServer as WrongServer
+    from sparrow.model.errors import *  # noqa: F403
     from sparrow.model.health import Finding as Finding
     from sparrow.model.health import Health as Health
     from sparrow.model.message import AnyMessage as AnyMessage
@@ -85,8 +58,11 @@ if TYPE_CHECKING:
     from sparrow.model.queue import Queue as Queue
     from sparrow.model.queue import QueueBounds as QueueBounds
     from sparrow.model.queue import QueueRef as QueueRef
+    from sparrow.model.send_result import BulkSendResult as BulkSendResult
     from sparrow.model.send_result import SendResult as SendResult
     from sparrow.model.send_result import SendStatus as SendStatus
+    from sparrow.model.send_result import SentRange as SentRange
+    from sparrow.model.tls import Tls as Tls
     from sparrow.model.token import Credentials as Credentials
     from sparrow.model.token import TokenKind as TokenKind
     from sparrow.model.topic import Group as Group
@@ -106,13 +82,14 @@ else:
         "sparrow.client.aio.connection.session": ("ClientSession",),
         "sparrow.client.aio.consume.pop_consumer": ("PopReceipt",),
         "sparrow.client.aio.consume.pull": ("PullResult", "PullStatus"),
-        "sparrow.client.allocation": (
+        "sparrow.client.consume.allocation": (
             "AllocationStrategy",
             "averagely",
             "averagely_by_circle",
             "by_config",
             "by_machine_room",
             "consistent_hash",
+            "machine_room_nearby",
         ),
         "sparrow.client.options": (
             "ConsumeMode",
@@ -123,14 +100,16 @@ else:
             "StartPosition",
             "TransactionChecker",
         ),
-        "sparrow.client.queue_selection": (
+        "sparrow.client.produce.queue_selection": (
             "QueueSelector",
             "by_hash",
             "by_sharding_key",
+            "in_machine_room",
             "random_choice",
             "round_robin",
         ),
-        "sparrow.client.retry": ("DeadLetter", "RetryLater"),
+        "sparrow.client.consume.pulled_batch": ("PulledBatch",),
+        "sparrow.client.consume.retry": ("DeadLetter", "RetryLater"),
         "sparrow.client.topic_route": ("TopicRoute",),
         "sparrow.model.codec": ("Codec", "JsonCodec"),
         "sparrow.model.errors": (
@@ -147,10 +126,16 @@ else:
             "IllegalName",
             "MissingExtra",
             "NoMaster",
+            "NoNameServer",
+            "NoFollower",
+            "NotEnoughReplicas",
+            "NotLeader",
             "NotPermitted",
+            "OffsetConflict",
             "PartialSend",
             "ProtocolError",
             "Refused",
+            "ReplicationTimeout",
             "RequestTimeout",
             "SettingsError",
             "SparrowError",
@@ -171,7 +156,8 @@ else:
         "sparrow.model.priority": ("Priority",),
         "sparrow.model.protocol": ("PROPERTY_SHARDING_KEY",),
         "sparrow.model.queue": ("Queue", "QueueBounds", "QueueRef"),
-        "sparrow.model.send_result": ("SendResult", "SendStatus"),
+        "sparrow.model.send_result": ("BulkSendResult", "SendResult", "SendStatus", "SentRange"),
+        "sparrow.model.tls": ("Tls",),
         "sparrow.model.token": ("Credentials", "TokenKind"),
         "sparrow.model.topic": ("Group", "Topic"),
         "sparrow.model.transaction": ("TransactionState",),

@@ -81,7 +81,7 @@ class WorkerPool:
         number = next(self._numbers)
         self._process.stdin.write(b"%d %s\n" % (number, msgspec.json.encode(job)))
         self._process.stdin.flush()
-        wait_until(lambda: number in self._pids)
+        wait_until(lambda: number in self._pids, within_s=60)  # on a busy machine
         return self._pids[number]
 
     def stop_worker(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -205,7 +205,7 @@ class BusSetup(NamedTuple):
         return Job(
             database=self.tables.url,
             broker=self.tables.broker,
-            skips_locked=self.name != "mariadb-lease-only",
+            skips_locked=not self.name.endswith("-lease-only"),
             seed=self.seed + number,
             settings=settings | more.pop("settings", {}),
             **more,

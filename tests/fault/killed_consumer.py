@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.allocation import averagely
+from sparrow.client.consume.allocation import averagely
 from sparrow.client.options import Prefetch
 from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import QueueRef

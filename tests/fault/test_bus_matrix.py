@@ -27,6 +27,7 @@ from tests.fault.bus_worker_pool import (
     read_sent_messages,
     split_evenly,
 )
+from tests.support.tested_databases import databases_under_test
 
 from sparrow.testing import RunningPlatform
 
@@ -41,7 +42,7 @@ ONLY_EXECUTOR = {"runs_relay": False}
 Scale = Literal["smoke", "full"]
 
 
-@pytest.fixture(params=["postgresql", "mariadb", "mariadb-lease-only", "sqlite"])
+@pytest.fixture(params=databases_under_test("postgresql", "mariadb", "mariadb-lease-only", "sqlite"))
 def tables_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -62,6 +63,7 @@ def setup(
 # -- relays -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_live_relays_send_each_message_once(setup: BusSetup, scale: Scale) -> None:
     count = 4_000 if scale == "full" else 400
     for number in range(WORKERS):
@@ -76,6 +78,7 @@ def test_live_relays_send_each_message_once(setup: BusSetup, scale: Scale) -> No
     assert setup.tables.succeeded_count("published") == count
 
 
+@pytest.mark.thorough
 def test_killed_relays_lose_nothing_and_repeat_at_most_one_batch_each(setup: BusSetup, scale: Scale) -> None:
     count, kills = (8_000, 12) if scale == "full" else (800, 4)
     rng = random.Random(setup.seed)
@@ -137,6 +140,7 @@ def test_killed_and_late_executors_apply_each_effect_once(setup: BusSetup, scale
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_messages_with_one_key_keep_their_order(setup: BusSetup, scale: Scale) -> None:
     count, keys = (1_500, 50) if scale == "full" else (200, 20)
     for number in range(WORKERS):

@@ -4,7 +4,10 @@ versions of an application on the same tables.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from tests.fault.bus_kill_points import POINTS, PUBLISHER_POINTS
 from tests.fault.bus_worker_pool import (
     LONG_LEASE_S,
@@ -26,13 +30,16 @@ from tests.fault.bus_worker_pool import (
     read_sent_messages,
 )
 from tests.support.databases import _free_port
+from tests.support.tested_databases import databases_under_test
 
 from sparrow.bus import EventBus
+from sparrow.bus.handlers import attempt_log
 from sparrow.bus.retry import NextAttempt
 from sparrow.bus.sql.claims import claim_due
 from sparrow.bus.sql.completion import mark_succeeded, reschedule
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
+from sparrow.bus.transports.memory import MemoryBroker, MemoryTransport
 from sparrow.cli.server.platform import Platform
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
@@ -78,6 +85,7 @@ def test_a_worker_that_dies_between_any_two_steps_loses_no_event(setup: BusSetup
     )
 
 
+@pytest.mark.thorough
 def test_a_publisher_that_dies_publishes_exactly_what_it_committed(setup: BusSetup) -> None:
     setup.workers.start_worker(setup.job(0))
     for number, point in enumerate(PUBLISHER_POINTS, 1):
@@ -87,6 +95,7 @@ def test_a_publisher_that_dies_publishes_exactly_what_it_committed(setup: BusSet
     wait_for_all(setup, 10)
 
 
+@pytest.mark.thorough
 def test_a_bus_that_starts_without_a_broker_catches_up_when_the_broker_starts(
     database: str, database_url: str, tmp_path: Path, worker_pool: WorkerPool
 ) -> None:
@@ -119,7 +128,7 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
         loop.stop()
 
 
-@pytest.mark.parametrize("database", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("database", databases_under_test("mariadb", "postgresql"))
 def test_the_bus_continues_after_a_database_is_killed_and_restarted(
     database: str, database_servers, database_url: str, setup: BusSetup, scale: Scale
 ) -> None:
@@ -141,7 +150,49 @@ def test_the_bus_continues_after_a_database_is_killed_and_restarted(
     )
 
 
-@pytest.mark.parametrize("database", ["mariadb"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("database", databases_under_test("mariadb", "postgresql"))
+def test_while_a_database_is_away_a_handler_has_one_log_line_and_no_traceback(
+    database: str, database_servers, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, count, slots = database_servers(database), 30, 6
+    bus = EventBus(database_url, MemoryTransport(MemoryBroker()), app="away", concurrency=slots, lease_s=2.0)
+    running, may_go_on = threading.Semaphore(0), threading.Event()
+
+    @bus.subscribe("things")
+    async def write_row(n: int, session: AsyncSession) -> None:
+        await session.execute(text("INSERT INTO effects (n) VALUES (:n)"), {"n": n})
+        running.release()
+        while not may_go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    def effects() -> list[int]:
+        return bus.database.run_blocking(lambda db: [row[0] for row in db.exec_driver_sql("SELECT n FROM effects")])
+
+    bus.database.run_blocking(lambda db: db.exec_driver_sql("CREATE TABLE effects (n INT NOT NULL)").close())
+    with bus:
+        bus.publish_many([("things", n) for n in range(count)])
+        for _ in range(slots):
+            assert running.acquire(timeout=DONE_S)
+        server.kill()
+        may_go_on.set()
+        try:
+            poll_until(lambda: len(attempt_lines(caplog)) > 0, within_s=DONE_S)
+            poll_until(lambda: bus.health().findings, within_s=DONE_S)
+        finally:
+            server.start()
+        poll_until(lambda: len(effects()) >= count, within_s=DONE_S)
+    assert sorted(effects()) == list(range(count))
+    [line] = attempt_lines(caplog)
+    assert line.exc_info is None
+    assert "write_row" in line.getMessage()
+
+
+def attempt_lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if each.name == attempt_log.__name__ and each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("database", databases_under_test("mariadb"))
 def test_without_skip_locked_a_worker_that_lost_a_claim_race_can_end_its_own_messages(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +217,7 @@ def test_without_skip_locked_a_worker_that_lost_a_claim_race_can_end_its_own_mes
     bus.database.engine.dispose()
 
 
+@pytest.mark.thorough
 def test_wrong_clocks_of_hosts_do_not_disturb_delivery(setup: BusSetup, scale: Scale) -> None:
     count = 200 if scale == "smoke" else 2_000
     hour_s = 3_600.0
@@ -182,6 +234,7 @@ def test_wrong_clocks_of_hosts_do_not_disturb_delivery(setup: BusSetup, scale: S
     assert (count_sent_out_of_order(sent), count_handled_out_of_order(effects)) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_two_versions_on_the_same_tables_do_not_take_each_others_messages(setup: BusSetup) -> None:
     share, tables = 50, setup.tables
     only_relay, only_executor = {"runs_handlers": False}, {"runs_relay": False}

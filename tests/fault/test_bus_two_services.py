@@ -85,7 +85,10 @@ def _open(db: Connection, bus: EventBus) -> int:
     return int(bus.core.context.sql.rows(db, f"SELECT COUNT(*) FROM {bus.core.context.sql.names.queue}")[0][0])
 
 
-@pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
+ON_SQLITE = pytest.param(("sqlite", "sqlite"), marks=pytest.mark.thorough)
+
+
+@pytest.fixture(params=[ON_SQLITE, ("mariadb", "postgresql")], ids="-".join)
 def services(
     request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, worker_pool: WorkerPool, tmp_path: Path
 ) -> Iterator[TwoServices]:
@@ -103,6 +106,7 @@ def services(
         loop.stop()
 
 
+@pytest.mark.thorough
 def test_services_killed_at_every_step_lose_no_order_and_pay_none_twice(
     services: TwoServices, scale: Literal["smoke", "full"]
 ) -> None:

@@ -23,6 +23,7 @@ from tests.fault.store_contents import (
     open_store,
     read_served,
 )
+from tests.support.log_stores import checkpoint
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -213,7 +214,7 @@ async def test_a_damaged_newest_record_is_not_served_when_newer_records_follow_t
     queue = Queue("orders", 0)
     for number in range(10):
         await store.append(queue, [Draft(body=b"before %d" % number)])
-    store._maintenance.checkpoint()
+    checkpoint(store)
     victim = (await read_served(store, [queue]))[Place(queue, 9)]
     for number in range(10):
         await store.append(queue, [Draft(body=b"behind %d" % number)])

@@ -149,7 +149,7 @@ async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinish
     print(f"SPARROW_SEED={seed}")
     rng, told = random.Random(seed), SentMessage()
     async with broker_process("killed", tmp_path / "store", "") as broker:
-        for _ in range(50 if scale == "full" else 3):
+        for _ in range(50 if scale == "full" else 2):
             await round_of(broker, told, rng)
         async with open_channel(address_of(broker)) as channel:
             last_ms = max(told.due_ms_at_latest.values())

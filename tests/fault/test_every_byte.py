@@ -7,6 +7,7 @@ parts. It does not protect the other fields, so the guarantees are:
    use the compression bits of the sys flag.)
 2. With intact consume queues, a record is served only at its own place: at the queue and offset that its bytes state.
 3. With rebuilt consume queues, a record is at the place that its bytes state, because the log is the source of truth.
+   If the end of a record cannot be known without them, the records behind it may be missing.
    Damage may move a record to another place and hide the record that was there; it hides no other record.
 4. Flag, times, hosts, reconsume times, the half message's offset and the text of the properties may be served changed
    (truncated bytes come back as zeros); the body never.
@@ -33,6 +34,7 @@ from tests.fault.store_contents import (
     read_served,
     stated_place,
 )
+from tests.support.log_stores import checkpoint
 
 from sparrow.model.message import Draft, Host
 from sparrow.model.queue import Queue
@@ -93,7 +95,7 @@ async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> N
             await store.catalog.put_group(Group(name=f"group-{number}"))
             await store.offsets.commit("group-9", queue, number)
         if number == checkpoint_at:
-            store._maintenance.checkpoint()
+            checkpoint(store)
     store._state.flush_offsets()  # otherwise closing would append a record unknown to the test
 
 
@@ -144,7 +146,12 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.fixture(params=get_args(Views))
+@pytest.fixture(
+    params=[
+        "closed",
+        *(pytest.param(views, marks=pytest.mark.thorough) for views in get_args(Views) if views != "closed"),
+    ]
+)
 def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
     # Enough records that the damaged ones lie in the last segment and include a batch and a state record.
     appends = 83 if scale == "smoke" else 260
@@ -289,6 +296,11 @@ PROTECTED = {
 }  # fmt: skip
 
 
+BORDERS = {"size", "magic", "sys flag", "body length", "topic length", "properties length"}
+"""Without these fields, the end of a record is known only from consume queues. Without those too, the log ends there,
+or continues at the next state record or segment: whatever else looks like a record may be part of a body."""
+
+
 def is_harmless_crc(data: bytes, at: int, mask: int) -> bool:
     """Return whether the change has no effect: the checksum has 31 bits, and that of an empty body is not verified."""
     return (at == 8 and mask == 0x80) or record.decode(data, expand=False).body == b""
@@ -326,7 +338,10 @@ def test_a_changed_byte_loses_at_most_its_own_record(log: Log, tail_records: int
                         mask: int = mask,
                     ) -> None:
                         moved = {laid.place, place} if log.views != "closed" and place else {laid.place}
-                        assert_same_records(found, expected, except_at=moved)
+                        later: set[Place] = set()
+                        if log.views != "closed" and name in BORDERS:
+                            later = {each.place for each in log.records if each.physical_offset > laid.physical_offset}
+                        assert_same_records(found, expected, except_at=moved | later)
                         assert_records_match_places(found)
                         mine = [each for each in moved if found.get(each) == changed]
                         assert len(mine) <= 1, "a record is served twice"

@@ -126,9 +126,10 @@ async def kills(broker: BrokerProcess, rounds: int, rng: random.Random) -> None:
         await broker.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 async def test_a_kill_neither_loses_nor_reorders_the_messages_of_a_key(tmp_path: Path, scale: str) -> None:
-    rounds = 50 if scale == "full" else 3
+    rounds = 50 if scale == "full" else 2
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     print(f"SPARROW_SEED={seed}")
     rng = random.Random(seed)

@@ -52,9 +52,10 @@ async def kills(broker: BrokerProcess, rounds: int, rng: random.Random) -> None:
         await broker.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_path: Path, scale: str) -> None:
-    rounds = 50 if scale == "full" else 4
+    rounds = 50 if scale == "full" else 2
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

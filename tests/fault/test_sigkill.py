@@ -48,7 +48,7 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Ackn
     visible_after = rng.choice(("written", "durable"))
     command = [sys.executable, str(Path(killed_writer.__file__)), str(path)]
     command += [str(rng.getrandbits(32)), str(rng.randrange(16, 65)), visible_after]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0)
     assert child.stdout is not None
     try:
@@ -119,7 +119,7 @@ ROUNDS_A_STORE = 20
 def test_a_killed_writer_loses_no_acknowledged_message(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     rng, acknowledged = random.Random(seed), 0
-    rounds = 10 if scale == "smoke" else 200
+    rounds = 8 if scale == "smoke" else 200
     for number in range(rounds):
         try:
             if number % ROUNDS_A_STORE == 0:  # each check reads the whole store: keep it small

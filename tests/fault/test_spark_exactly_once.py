@@ -91,10 +91,6 @@ class Broker(BrokerProcess):
         super().__init__(name, folder, name_servers, **settings)
         self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
 
 # -- setup ------------------------------------------------------------------------------------------------------------
 
@@ -151,7 +147,8 @@ class SparkSetup:
         if query_id is None or plan.delivery != "exactlyOnce":
             return -1
         scope = f"{query_id}/{plan.target}"
-        found = await staging.query_ledger(self.session, self.brokers[plan.broker].address, scope, timeout_ms=10_000)
+        address = str(self.brokers[plan.broker].address)
+        found = await staging.query_ledger(self.session, address, scope, timeout_ms=10_000)
         return -1 if found is None else found
 
 

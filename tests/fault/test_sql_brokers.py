@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.databases import mariadb_server
 from tests.support.platforms import encode_properties, open_channel, pull, send_header
 from tests.support.server_processes import BrokerProcess
 from tests.support.sql_brokers import BROKER_NAME
+from tests.support.tested_databases import database_server, databases_under_test
 from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
@@ -35,11 +35,11 @@ from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import LANE_COUNT, Priority, read_queue_id
 from sparrow.nameserver.server import NameServer
-from sparrow.net import Address, Channel
+from sparrow.net import Channel
 from sparrow.settings import NameServerSettings
 from sparrow.store.sql.drivers.database import StoreDatabase, open_database
 from sparrow.store.sql.schema.table_names import table_name
-from sparrow.store.sql.statements import offsets as offset_statements
+from sparrow.store.sql.statements.state import offsets as offset_statements
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
@@ -58,6 +58,7 @@ SEND_MS = 2_000
 SAVE_S = 20.0
 """Upper limit of the time until a commit is saved, unless its broker is killed: far more than a busy machine needs."""
 WORDS = ("high", "middle", "low")
+on_mariadb = pytest.mark.parametrize("database", databases_under_test("mariadb"))
 
 
 class Place(NamedTuple):
@@ -118,10 +119,6 @@ class Broker(BrokerProcess):
         self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
         self.is_up = False
         self.life = 0
-
-    @property
-    def address(self) -> Address:
-        return Address("127.0.0.1", self._port)
 
     async def start(self) -> None:
         await super().start()
@@ -362,9 +359,9 @@ class Cluster(NamedTuple):
 
 
 @asynccontextmanager
-async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
+async def running_cluster(folder: Path, database: str) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
-        url = stack.enter_context(mariadb_server()).new_database()
+        url = stack.enter_context(database_server(database)).new_database()
         name_server = NameServer(NameServerSettings(port=0), kv_path=folder / "naming.json")
         await name_server.start()
         stack.push_async_callback(name_server.stop)
@@ -378,13 +375,13 @@ async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
         for broker in brokers:
             async with open_channel(broker.address) as channel:
                 await knows_the_topic(channel)
-        database = await open_database(url)
-        stack.push_async_callback(database.close)
-        yield Cluster(name_servers, brokers, database, History())
+        opened = await open_database(url)
+        stack.push_async_callback(opened.close)
+        yield Cluster(name_servers, brokers, opened, History())
 
 
 async def knows_the_topic(channel: Channel) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (
             await channel.request(RequestCode.GET_TOPIC_CONFIG, headers.TopicRequest(TOPIC))
         ).code != ResponseCode.SUCCESS:
@@ -445,13 +442,15 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1_800)
+@on_mariadb
 async def test_brokers_killed_in_turn_lose_no_acknowledged_message_and_no_committed_offset(
-    tmp_path: Path, scale: str
+    tmp_path: Path, scale: str, database: str
 ) -> None:
     rng = seeded()
-    seconds, kills_min = (120, 20) if scale == "full" else (10, 3)
-    async with running_cluster(tmp_path) as cluster:
+    seconds, kills_min = (120, 20) if scale == "full" else (5, 2)
+    async with running_cluster(tmp_path, database) as cluster:
 
         async def kill_in_turn() -> None:
             begun, turn = time.monotonic(), 0
@@ -469,14 +468,16 @@ async def test_brokers_killed_in_turn_lose_no_acknowledged_message_and_no_commit
         await under_load(cluster, kill_in_turn, gap_s=GAP_S)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1_800)
-async def test_a_leader_that_freezes_and_resumes_changes_nothing(tmp_path: Path, scale: str) -> None:
+@on_mariadb
+async def test_a_leader_that_freezes_and_resumes_changes_nothing(tmp_path: Path, scale: str, database: str) -> None:
     """It still considers itself the leader and holds commits that are older than those of other brokers."""
     rng = seeded()
-    async with running_cluster(tmp_path) as cluster:
+    async with running_cluster(tmp_path, database) as cluster:
 
         async def freeze_leaders() -> None:
-            for turn in range(20 if scale == "full" else 2):
+            for turn in range(20 if scale == "full" else 1):
                 await asyncio.sleep(rng.uniform(1.5, 3))
                 target = await cluster.leader(cluster.brokers[turn % BROKERS])
                 target.is_up = False

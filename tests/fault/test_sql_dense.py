@@ -20,9 +20,10 @@ from typing import IO
 import pytest
 from tests.fault import sql_writer
 from tests.fault.sql_writer import LANE, drafts_of
-from tests.support.databases import Server, mariadb_server, postgres_server
+from tests.support.databases import Server
 from tests.support.drafts import decode_messages
 from tests.support.server_processes import ROOT
+from tests.support.tested_databases import database_server
 
 from sparrow.model.errors import Unavailable
 from sparrow.model.topic import Topic
@@ -63,10 +64,12 @@ class Acknowledged:
 
 
 @contextmanager
-def writing(url: str, writers: int, seed: int, told: Acknowledged, complaints: Path) -> Iterator[None]:
+def writing(
+    url: str, writers: int, seed: int, told: Acknowledged, complaints: Path, *, kill_s: float = 0.1
+) -> Iterator[None]:
     """Run writers that are killed one after the other. On exit, all are dead and all output has been read."""
-    command = [sys.executable, str(Path(sql_writer.__file__)), url, str(writers), str(seed)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(Path(sql_writer.__file__)), url, str(writers), str(seed), str(kill_s)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with complaints.open("wb") as errors:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment)
     assert child.stdin is not None
@@ -134,7 +137,7 @@ def server(database: str) -> Iterator[Server | None]:
     if database == "sqlite":
         yield None
     else:
-        with (mariadb_server if database == "mariadb" else postgres_server)() as started:
+        with database_server(database) as started:
             yield started
 
 

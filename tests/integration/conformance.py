@@ -56,7 +56,7 @@ async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
 
 
 async def wait_until_visible(store: Store, queue: Queue, end: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await store.bounds(queue)).end < end:
             await asyncio.sleep(0.001)
 
@@ -501,6 +501,38 @@ class StoreConformance:
             assert await found.offsets.committed("other", Q0) == 1
             assert await found.offsets.committed("other", Q1) is None
             assert await found.offsets.committed("g", OTHER) is None
+
+    async def test_a_conditional_commit_needs_the_expected_offset(self, store, reopen):
+        offsets = store.offsets
+        assert not await offsets.commit_if("g", Q0, 5, expected=0)
+        assert await offsets.commit_if("g", Q0, 5, expected=None)
+        assert not await offsets.commit_if("g", Q0, 6, expected=None)
+        assert await offsets.committed("g", Q0) == 5
+        assert [await offsets.commit_if("g", Q0, to, expected=5) for to in (8, 9)] == [True, False]
+        assert await offsets.commit("g", Q0, 3) == 8  # without a condition
+        assert not await offsets.commit_if("g", Q0, 9, expected=8)
+        assert await offsets.commit_if("g", Q0, 4, expected=3)
+        async for found in now_and_reopened(store, reopen):
+            assert await found.offsets.committed("g", Q0) == 4
+
+    async def test_of_concurrent_conditional_commits_one_succeeds(self, store):
+        await store.offsets.commit("g", Q0, 5)
+        tried = await asyncio.gather(*(store.offsets.commit_if("g", Q0, 6 + n, expected=5) for n in range(5)))
+        assert sum(tried) == 1
+        assert await store.offsets.committed("g", Q0) == 6 + tried.index(True)
+
+    async def test_conditional_commits_that_follow_each_other_closely_all_succeed(self, store):
+        await store.offsets.commit("g", Q0, 0)
+        reached = []
+
+        async def advance() -> None:
+            while (at := await store.offsets.committed("g", Q0)) < 30:
+                if await store.offsets.commit_if("g", Q0, at + 1, expected=at):
+                    reached.append(at + 1)
+
+        await asyncio.gather(*(advance() for _ in range(5)))
+        assert sorted(reached) == list(range(1, 31))
+        assert await store.offsets.committed("g", Q0) == 30
 
     async def test_all_committed_offsets_are_listed_by_topic_and_group(self, store, reopen):
         assert await store.offsets.all() == {}

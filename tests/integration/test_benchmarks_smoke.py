@@ -12,13 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name.startswith("_"))
 
 
-LEFT_OUT = {"spark", "spark_kafka"}
-"""Benchmarks that take long even at smoke scale. `make spark` runs them."""
+IN_MAKE_TEST = {"columns", "frames", "store"}
+"""Benchmarks that take seconds at smoke scale. `make spark` and `make thorough` run the others."""
 
 
 @pytest.mark.parametrize(
     "bench",
-    [pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LEFT_OUT else []) for path in BENCHES],
+    [pytest.param(path, marks=[] if path.stem in IN_MAKE_TEST else [pytest.mark.thorough]) for path in BENCHES],
     ids=lambda path: path.stem,
 )
 def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ def test_send_soon_waits_instead_of_raising_busy_when_the_buffer_is_full(
 
 async def test_sender_without_pauses_does_not_starve_the_event_loop(tmp_path: Path) -> None:
     # Servers in other processes: in this one, they would compete with the loop for the interpreter.
-    async with server_process("up", "--data", str(tmp_path / "data"), "--port", "0", "--name-server-port", "0") as said:
+    async with server_process(
+        "up", "--no-console", "--data", str(tmp_path / "data"), "--port", "0", "--name-server-port", "0"
+    ) as said:
         name_servers = next(line.split()[-1] for line in said if line.startswith("name server"))
         assert await asyncio.to_thread(_send_without_pause, name_servers)
 
@@ -135,12 +137,12 @@ def test_callback_may_call_send_soon_but_not_send(producer: Producer) -> None:
 
 
 def test_future_cancelled_before_the_handover_sends_nothing(producer: Producer, queue: QueueRef) -> None:
-    with producer._space_freed:  # the handover to the loop waits for this lock
-        producer._is_handing_over = True
+    with producer._handover._space_freed:  # the handover to the loop waits for this lock
+        producer._handover._is_handing_over = True
     cancelled = producer.send_soon(Message(TOPIC, b"no"), queue=queue)
     kept = producer.send_soon(Message(TOPIC, b"yes"), queue=queue)
     assert cancelled.cancel()
-    producer._opened().call_soon(producer._start_handover)
+    producer._opened().call_soon(producer._handover._start)
     assert kept.result(10).queue_offset == 0
 
 

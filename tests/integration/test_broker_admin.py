@@ -88,6 +88,14 @@ class TestTopics:
         await make(client, permission=4)
         assert (await topic_of(client)).attributes == {"message.type": "DELAY"}
 
+    async def test_batch_consume_queues_are_refused_with_the_reason(self, client):
+        wrong = a_topic(attributes="+queue.type=BatchCQ")
+        assert await client.request_refused(RequestCode.UPDATE_AND_CREATE_TOPIC, wrong) == (
+            ResponseCode.INVALID_PARAMETER,
+            "attribute 'queue.type' cannot be 'BatchCQ': a batch is stored as single messages here, so there are no "
+            "batch consume queues; use one of SimpleCQ",
+        )
+
     @pytest.mark.parametrize(
         "wrong",
         [
@@ -118,6 +126,7 @@ class TestTopics:
             {"attributes": "+message.type=SOMETIMES"},
             {"attributes": "+cleanup.policy=COMPACTION"},
             {"attributes": "+queue.type=BatchCQ"},
+            {"attributes": "+message.type=LITE"},
             {"attributes": "+reserve.time=3600000"},
         ],
         ids=str,
@@ -285,8 +294,14 @@ class TestGroups:
     async def test_a_malformed_group_body_is_refused(self, client, body):
         await client.request_refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
-    async def test_reading_an_unknown_group_is_refused_as_nonexistent(self, client):
-        refusal = await client.request_refused(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("nobody"))
+    async def test_reading_an_unknown_group_creates_it_because_the_proxy_reads_it_first(self, client):
+        read = await client.request_body(GroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("new"))
+        assert read == GroupConfig("new")
+        assert "new" in (await all_groups(client)).subscription_group_table
+
+    async def test_reading_an_unknown_group_is_refused_if_groups_are_not_created(self, tmp_path):
+        async with running_broker_client(tmp_path / "strict", auto_create_groups=False) as client:
+            refusal = await client.request_refused(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("nobody"))
         assert refusal[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     @pytest.mark.parametrize(

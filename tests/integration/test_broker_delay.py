@@ -21,7 +21,9 @@ from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
 from sparrow.wire import headers, record
+from sparrow.wire.bodies import ListDelayed
 from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import decode_ext_fields
 from sparrow.wire.properties import encode
 
 T = Queue("T", 0)
@@ -335,7 +337,9 @@ async def test_a_recalled_message_is_not_delivered_even_after_a_restart(restarts
         await clocked_broker.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
         answer = await recall(clocked_broker, sent.recall_handle)
         assert answer.code == ResponseCode.SUCCESS
-        assert headers.read(headers.RecallMessageResponse, answer.ext).message_id == "k1"
+        assert headers.read(headers.RecallMessageResponse, answer.ext) == headers.RecallMessageResponse(
+            "k1", "DefaultRegion"
+        )
     for _ in range(2):
         async with restarts.running_broker() as clocked_broker:
             assert clocked_broker.client.broker.delay.count == 2
@@ -345,12 +349,31 @@ async def test_a_recalled_message_is_not_delivered_even_after_a_restart(restarts
         await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
 
 
+async def test_a_recalled_message_of_a_level_is_not_delivered_even_after_a_restart(restarts):
+    """Its cancellation is in another queue than the message, in which nothing else waits."""
+    async with restarts.running_broker() as clocked_broker:
+        await clocked_broker.client.send(T, b"recalled", DELAY="18", UNIQ_KEY="k1")
+        await clocked_broker.client.send(T, b"kept", DELAY="18", UNIQ_KEY="k2")
+        waiting = await clocked_broker.client.broker.delay.list_waiting(ListDelayed(unique_key="k1"))
+        handle = recall_handle("T", clocked_broker.client.broker.name, waiting.messages[0].due_ms, "k1")
+        assert (await recall(clocked_broker, handle)).code == ResponseCode.SUCCESS
+        await log_delay_of(clocked_broker.client.broker).save_recovery_offsets()
+    async with restarts.running_broker() as clocked_broker:
+        waiting = await clocked_broker.client.broker.delay.list_waiting(ListDelayed())
+        assert [message.unique_key for message in waiting.messages] == ["k2"]
+        clocked_broker.advance_ms(DELAY_LEVELS_MS[17] + 1)
+        await clocked_broker.wait_for_delivery(b"kept")
+        await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
+
+
 async def test_recall_is_refused_for_a_delivered_message_and_for_a_wrong_handle(clocked_broker):
     sent = await clocked_broker.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
     other = recall_handle("T", "elsewhere", clocked_broker.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
-        assert (await recall(clocked_broker, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
+        refusal = await recall(clocked_broker, wrong, topic)
+        assert refusal.code == ResponseCode.ILLEGAL_OPERATION
+        assert decode_ext_fields(refusal.ext) == {"MSG_REGION": "DefaultRegion"}  # else Java's client traces nothing
     clocked_broker.advance_ms(100)
     assert (await recall(clocked_broker, handle)).code == ResponseCode.ILLEGAL_OPERATION
     await clocked_broker.wait_for_delivery(b"now")
@@ -414,7 +437,7 @@ async def test_a_crash_between_delivery_and_mark_repeats_messages_and_loses_none
         await eventually(lambda: store.bounds_nowait(T).end == 3)
         third = (await read_messages(store))[2]
         await delay.stop()
-        store.truncate(third.physical_offset)  # the third message and the mark after it never reached the disk
+        store.replica.truncate(third.physical_offset)  # the third message and the mark after it never reached the disk
     with opened(tmp_path, clock) as store:
         delay = await started(store, clock)
         await eventually(lambda: store.bounds_nowait(T).end == 5)
@@ -448,9 +471,9 @@ async def test_an_unreplicated_delayed_message_is_delivered_after_replication(tm
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert delay.count == 1
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         await eventually(lambda: delay.count == 0)
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         assert await read_bodies(store) == [b"later"]
         await delay.stop()
 

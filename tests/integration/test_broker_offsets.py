@@ -163,7 +163,7 @@ async def test_the_max_offset_excludes_unreplicated_messages(tmp_path):
         await send(channel, "T", b"not shipped yet")
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 0
         assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
-        log_store_of(server.broker).replicated_to(server.broker.store.written)
+        log_store_of(server.broker).replica.commit_to(server.broker.store.written)
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 1
         assert server.broker.store.bounds_nowait(Queue("T", 0)).end == 1
 

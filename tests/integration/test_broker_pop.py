@@ -154,7 +154,7 @@ class PopClient:
     async def pop_until(self, count: int, **how: object) -> list[PoppedMessage]:
         """Pop until this many messages are received."""
         got: list[PoppedMessage] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(got) < count:
                 self.broker.pop_state.earlier_due.set()
                 got += await self.pop(**how)
@@ -819,7 +819,7 @@ async def test_messages_on_disk_are_popped_once(tmp_path):
         seen: list[bytes] = []
 
         async def drain(one: PopClient) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(seen) < len(every):
                     seen.extend(bodies_of(await one.pop(count=3)))
 

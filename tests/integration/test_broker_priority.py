@@ -307,7 +307,7 @@ async def test_a_parked_pop_is_woken_by_any_lane(lanes, priority):
     waiting = asyncio.ensure_future(lanes.pop(poll_ms=20_000))
     await eventually(lambda: lanes.client.broker.long_polls.count == 1)
     sent = await lanes.send(priority, b"x", part=1)
-    (message,) = await asyncio.wait_for(waiting, 10)
+    (message,) = await asyncio.wait_for(waiting, 12)
     assert message.queue_id == sent.queue_id == 3 + priority
 
 
@@ -374,3 +374,46 @@ async def test_a_pop_response_names_no_queue_twice(lanes):
         starts = headers.read(headers.PopMessageResponse, answer.ext).start_offsets.split(";")
         names = [entry.split(" ")[1] for entry in starts]
         assert len(names) == len(set(names))
+
+
+# -- RocketMQ's priorities --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["log", "sqlite"])
+async def test_a_topic_of_type_priority_has_lanes_for_the_numbers_of_rocketmq(tmp_path, store):
+    settings = {} if store == "log" else {"store": f"sqlite:///{tmp_path}/sparrow.db"}
+    lane_of = {"0": LOW, "1": MIDDLE, "2": HIGH, "7": HIGH, "": MIDDLE, "-1": MIDDLE, "x": MIDDLE}
+    async with running_broker_client(tmp_path / "store", Clock(), **settings) as client:
+
+        async def update_topic(**changes: object) -> TopicConfig:
+            request = topic_request("urgent", sys_flag=0, **changes)  # of a tool that knows nothing of lanes
+            await client.request_ok(RequestCode.UPDATE_AND_CREATE_TOPIC, request)
+            return await client.request_body(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest("urgent"))
+
+        config = await update_topic(attributes="+message.type=PRIORITY")
+        assert (config.write_queue_nums, config.read_queue_nums) == (2, 6)
+        assert config.attributes == {"message.type": "PRIORITY"}
+        for number, lane in lane_of.items():
+            assert (await client.send(Queue("urgent", 1), b"x", _SYS_MSG_PRIORITY_=number)).queue_id == 3 + lane
+        both = {"_SYS_MSG_PRIORITY_": "2", "PRIORITY": "low"}
+        assert (await client.send(Queue("urgent", 0), b"x", **both)).queue_id == LOW
+        config = await update_topic(permission=4)
+        assert (config.write_queue_nums, config.read_queue_nums, config.perm) == (2, 6, 4)
+
+
+async def test_messages_with_numbers_are_popped_by_priority(lanes):
+    for number in range(3):
+        await lanes.send(None, b"%d" % number, _SYS_MSG_PRIORITY_=str(number))
+    assert [message.body for message in await lanes.pop()] == [b"2", b"1", b"0"]
+
+
+async def test_a_batch_goes_to_the_lane_of_its_number(lanes):
+    await send_batch(lanes.channel, "T", [(b"x", encode_properties(_SYS_MSG_PRIORITY_="0").encode())] * 2, 0)
+    assert await lanes.read_bodies(LOW) == [b"x", b"x"]
+
+
+async def test_an_ordinary_topic_cannot_become_one_of_type_priority(lanes):
+    await send(lanes.channel, "ordinary", b"x")
+    change = topic_request("ordinary", sys_flag=0, attributes="+message.type=PRIORITY")
+    _, remark = await lanes.client.request_refused(RequestCode.UPDATE_AND_CREATE_TOPIC, change)
+    assert "it was created without lanes" in remark

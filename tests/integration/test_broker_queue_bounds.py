@@ -18,7 +18,7 @@ from sparrow.broker import dispatch
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
-from sparrow.client.subscription import Subscription
+from sparrow.client.consume.subscription import Subscription
 from sparrow.model.errors import ProtocolError, UnknownTopic
 from sparrow.wire import bodies, columns, record
 from sparrow.wire.codes import RequestCode, ResponseCode

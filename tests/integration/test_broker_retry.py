@@ -216,11 +216,12 @@ async def test_a_message_sent_to_the_retry_topic_is_delayed_or_dead_lettered(clo
 async def test_a_message_sent_back_by_an_ordered_group_is_dead_lettered_at_once(clocked_broker):
     """As in RocketMQ 5.1.4: an ordered consumer has already retried in place, up to its own limit."""
     queue = QueueRef("T", clocked_broker.broker.name, 0)
-    clocked_broker.broker.queue_locks.lock("g", "one", [queue], clocked_broker.clock.now_ms)
+    monotonic = clocked_broker.broker.monotonic_ms = Clock()
+    clocked_broker.broker.queue_locks.lock("g", "one", [queue], monotonic.now_ms)
     header = headers.SendMessageV2("p", RETRY.topic, "TBW102", 4, 0, 0, 0, 0, "", reconsume_times=1)
     await clocked_broker.client.request_ok(RequestCode.SEND_MESSAGE_V2, header, b"given up")
     assert [message.body for message in await clocked_broker.read_messages(DEAD)] == [b"given up"]
-    clocked_broker.clock.now_ms += 10 * clocked_broker.broker.settings.queue_lock_ms
+    monotonic.now_ms += 10 * clocked_broker.broker.settings.queue_lock_ms
     await clocked_broker.client.request_ok(RequestCode.SEND_MESSAGE_V2, header, b"again")
     assert [message.body for message in await clocked_broker.read_messages(RETRY)] == [b"again"], (
         "no member may hold a queue lock any more"

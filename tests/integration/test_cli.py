@@ -28,6 +28,7 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SPARROW, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.thorough
 def test_sparrow_without_arguments_and_help_list_all_commands(tmp_path: Path) -> None:
     for words in ([], ["--help"]):
         done = run(*words, cwd=tmp_path)
@@ -59,6 +60,7 @@ def test_command_is_imported_without_the_others(tmp_path: Path) -> None:
 
 
 FREE_PORTS = ("--port", "0", "--name-server-port", "0")
+NO_CONSOLE = "--no-console"
 
 
 @contextmanager
@@ -78,6 +80,7 @@ def running(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], lis
             child.kill()
 
 
+@pytest.mark.thorough
 def test_demo_sends_and_receives_and_closes_its_store_cleanly(tmp_path: Path) -> None:
     done = run("demo", "--no-spark", "--seconds", "3", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -91,7 +94,7 @@ def test_demo_sends_and_receives_and_closes_its_store_cleanly(tmp_path: Path) ->
     assert "the newest log file is allocated as it fills" in shown
 
 
-@pytest.mark.parametrize("words", [["demo", "--no-spark"], ["up"]])
+@pytest.mark.parametrize("words", [["demo", "--no-spark"], ["up", "--console-port", "0"]])
 def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path, words: list[str]) -> None:
     with running(*words, *FREE_PORTS, cwd=tmp_path) as (child, said):
         assert any(line.startswith("name server 127.0.0.1:") for line in said)
@@ -101,8 +104,36 @@ def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path, words: list[str]) -> None
     assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [(["--console-port", "0"], "console http"), (["--no-console", "--shards", "2"], "ready")],
+    ids=["console", "shards"],
+)
+def test_ctrl_c_is_answered_once_and_not_by_every_process(tmp_path: Path, words: list[str], last: str) -> None:
+    command = [*SPARROW, "up", *words, *FREE_PORTS]
+    with (
+        open(tmp_path / "errors", "w+") as errors,
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+    ):
+        try:
+            assert child.stdout is not None
+            said = ""
+            while last not in said or "ready" not in said:
+                line = child.stdout.readline()
+                assert line, said
+                said += line
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
+        errors.seek(0)
+        said = errors.read().strip()
+    assert said == "Stopping; finishing requests in progress (Ctrl-C again to stop now)."
+
+
 def test_up_is_ready_within_a_second(tmp_path: Path) -> None:
-    with running("up", *FREE_PORTS, cwd=tmp_path) as (_, said):
+    with running("up", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path) as (_, said):
         found = re.search(r"ready after ([\d.]+) s", said[-1])
         assert found, said
         assert float(found.group(1)) < 1.0
@@ -118,8 +149,8 @@ def test_port_in_use_is_refused_with_a_clear_message(tmp_path: Path) -> None:
 
 
 def test_store_in_use_is_refused_with_a_clear_message(tmp_path: Path) -> None:
-    with running("up", *FREE_PORTS, cwd=tmp_path):
-        done = run("up", *FREE_PORTS, cwd=tmp_path)
+    with running("up", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path):
+        done = run("up", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path)
     assert done.returncode == 1
     assert "open in another process" in done.stderr
 
@@ -155,6 +186,7 @@ def test_unknown_settings_are_refused_with_the_nearest_name(
     assert sentence in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_unusable_data_folder_is_refused_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command in (("up",), ("demo", "--no-spark"), ("broker",), ("name-server",)):
@@ -170,12 +202,12 @@ def test_unusable_data_folder_is_refused_with_one_sentence(tmp_path: Path) -> No
 def test_settings_come_from_the_file_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sparrow.toml").write_text('[broker]\nname = "from-file"\ncluster = "from-file"\n')
     monkeypatch.setenv("SPARROW_BROKER__NAME", "from-environment")
-    with running("up", *FREE_PORTS, cwd=tmp_path) as (_, said):
+    with running("up", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path) as (_, said):
         assert any(line.startswith("broker from-environment ") for line in said)
 
 
 async def test_shards_share_a_topic_and_stop_together(tmp_path: Path) -> None:
-    with running("up", "--shards", "2", *FREE_PORTS, cwd=tmp_path) as (child, said):
+    with running("up", "--shards", "2", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path) as (child, said):
         name_servers = next(line.split()[-1] for line in said if line.startswith("name server"))
         brokers = {line.split()[1] for line in said if line.startswith("broker")}
         assert brokers == {"sparrow-0", "sparrow-1"}
@@ -190,8 +222,9 @@ async def test_shards_share_a_topic_and_stop_together(tmp_path: Path) -> None:
         assert not (folder / "abort").exists()
 
 
+@pytest.mark.thorough
 def test_shards_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
-    with running("up", "--shards", "2", *FREE_PORTS, cwd=tmp_path) as (child, _):
+    with running("up", "--shards", "2", *FREE_PORTS, NO_CONSOLE, cwd=tmp_path) as (child, _):
         shards = psutil.Process(child.pid).children()
         assert len(shards) == 2
         child.kill()

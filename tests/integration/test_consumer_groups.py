@@ -156,7 +156,7 @@ async def test_moved_queue_of_orderly_consumers_is_read_by_one_member_at_a_time_
 
 async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_finished(driver, monkeypatch):
     monkeypatch.setattr(handler_delivery, "RELEASE_WAIT_S", 0.02)
-    monkeypatch.setattr(membership, "MISSING_TOPIC_INTERVAL_S", 0.05)
+    monkeypatch.setattr(membership, "RETRY_S_MAX", 0.1)
     await driver.create_topic("T", QUEUES)
     handler = Overlaps()
     handler.step_s = 0.5  # longer than a rebalance waits

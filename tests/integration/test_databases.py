@@ -72,7 +72,7 @@ def owner(engine: str, home: Path) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
 
 
@@ -82,6 +82,7 @@ def where(owner: subprocess.Popen[str]) -> tuple[Path, psutil.Process]:
     return Path(folder), psutil.Process(int(pid))
 
 
+@pytest.mark.thorough
 def test_each_new_database_is_separate_and_empty(server: Server, engine: str) -> None:
     first, second = server.new_database(), server.new_database()
     assert first != second
@@ -94,6 +95,7 @@ def test_each_new_database_is_separate_and_empty(server: Server, engine: str) ->
     assert ask(server, second, tables) == ["0"]
 
 
+@pytest.mark.thorough
 def test_committed_rows_survive_a_kill_and_a_start(server: Server) -> None:
     url = server.new_database()
     ask(server, url, "CREATE TABLE kept (n INT)")
@@ -111,6 +113,7 @@ def test_committed_rows_survive_a_kill_and_a_start(server: Server) -> None:
     assert server.new_database() != url
 
 
+@pytest.mark.thorough
 def test_a_stopped_server_leaves_no_files(server: Server) -> None:
     assert server.folder.is_dir()
     server.stop()
@@ -119,6 +122,7 @@ def test_a_stopped_server_leaves_no_files(server: Server) -> None:
     server.stop()
 
 
+@pytest.mark.thorough
 def test_a_server_started_on_a_thread_outlives_the_thread(server: Server) -> None:
     url = server.new_database()
     server.kill()
@@ -130,6 +134,7 @@ def test_a_server_started_on_a_thread_outlives_the_thread(server: Server) -> Non
     assert server.is_running
 
 
+@pytest.mark.thorough
 def test_a_server_dies_with_its_owner_and_the_next_one_removes_its_folder(engine: str, home: Path) -> None:
     killed = owner(engine, home)
     folder, process = where(killed)
@@ -146,6 +151,7 @@ def test_a_server_dies_with_its_owner_and_the_next_one_removes_its_folder(engine
     assert not list(home.glob("server-*"))
 
 
+@pytest.mark.thorough
 def test_two_processes_can_start_concurrently_and_share_the_template(engine: str, home: Path) -> None:
     both = [owner(engine, home) for _ in range(2)]
     folders = {where(one)[0] for one in both}
@@ -158,6 +164,7 @@ def test_two_processes_can_start_concurrently_and_share_the_template(engine: str
         assert one.returncode == 0
 
 
+@pytest.mark.thorough
 def test_commits_are_durable_by_default_and_settings_can_be_overridden() -> None:
     with mariadb_server(binlog=True, max_connections=17) as server:
         asked = "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections"
@@ -174,6 +181,7 @@ def test_a_failed_start_reports_its_cause() -> None:
             pass
 
 
+@pytest.mark.thorough
 def test_a_path_too_long_for_a_unix_socket_is_refused() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as shallow:
         deep = Path(shallow, "x" * 100)
@@ -183,6 +191,7 @@ def test_a_path_too_long_for_a_unix_socket_is_refused() -> None:
         assert not list(deep.iterdir())
 
 
+@pytest.mark.thorough
 def test_without_permission_to_install_the_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1)
     with pytest.raises(ServerNotInstalled, match=r"no MariaDB .* apt-get install .*mariadb-server"):

@@ -51,15 +51,21 @@ def test_groups_are_listed_with_their_newest_reason(platform: RunningPlatform) -
     for text in ("billing", "2", "orders", "ValueError", "invalid literal for int()"):
         assert text in done.output
     (row,) = json.loads(dlq(platform, "list", "--json").output)
-    assert (row["group"], row["letters"], row["topic"]) == ("billing", 2, "orders")
+    newest = row["newest"]
+    assert (row["group"], row["letters"], newest["topic"], newest["attempts"]) == ("billing", 2, "orders", 1)
+    assert newest["cause"].startswith("ValueError: invalid literal for int()")
 
 
 def test_letters_of_a_group_are_listed_newest_first_and_limited(platform: RunningPlatform) -> None:
     rows = json.loads(dlq(platform, "list", "billing", "--json").output)
-    assert [(row["keys"], row["error"], row["attempt"]) for row in rows] == [
-        ("key-12a", "ValueError", "1"),
-        ("key-unknown", "", "1"),
+    assert [(row["group"], row["keys"], row["error"], row["attempts"]) for row in rows] == [
+        ("billing", ["key-12a"], "ValueError", 1),
+        ("billing", ["key-unknown"], None, 1),
     ]
+    assert rows[1]["cause"] == "no such customer"
+    shown = dlq(platform, "list", "billing").output
+    for text in ("topic", "attempts", "cause", "orders", "no such customer"):
+        assert text in shown
     assert rows[1]["reason"] == "no such customer"
     assert rows[0]["consumer"]
     (newest,) = json.loads(dlq(platform, "list", "billing", "--limit", "1", "--json").output)
@@ -76,10 +82,18 @@ def test_letters_of_a_group_are_listed_newest_first_and_limited(platform: Runnin
 def test_a_letter_is_shown_with_its_traceback_and_body(platform: RunningPlatform) -> None:
     rows = json.loads(dlq(platform, "list", "billing", "--json").output)
     shown = dlq(platform, "show", "billing", rows[0]["id"]).output
-    for text in ("error: ValueError", "attempt: 1", "topic: orders", "in refuse", "int(message.body)", "\n12a\n"):
+    for text in (
+        "group: billing",
+        "error: ValueError",
+        "attempts: 1",
+        "topic: orders",
+        "in refuse",
+        "int(message.body)",
+        "\n12a\n",
+    ):
         assert text in shown, shown
     missing = dlq(platform, "show", "billing", "none").exception
-    assert "no dead letter with the id 'none'" in str(missing)
+    assert str(missing) == "there is no dead letter 'none': group 'billing' has none with this id, or no longer"
 
 
 def test_letters_are_redriven_by_id(platform: RunningPlatform) -> None:

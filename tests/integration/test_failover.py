@@ -155,7 +155,7 @@ async def test_a_consumer_closes_within_seconds_when_its_broker_is_gone(tmp_path
                 await producer.send(message("before"))
             handler = await reading(stack, consumer)
             await eventually(lambda: handler.texts == ["before"])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await asyncio.gather(consumer.close(), consumer.close())  # a second close waits for the first
 
 
@@ -216,7 +216,13 @@ class Sending:
         await asyncio.wait(self._tasks)
 
 
-@pytest.mark.parametrize("maintenance_interval_ms", [30_000, 100], ids=["routes kept", "routes asked for often"])
+@pytest.mark.parametrize(
+    "maintenance_interval_ms",
+    [
+        pytest.param(30_000, marks=pytest.mark.thorough, id="routes kept"),
+        pytest.param(100, id="routes asked for often"),
+    ],
+)
 async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_message_is_lost(
     pair, maintenance_interval_ms
 ):
@@ -252,6 +258,7 @@ async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_mes
         assert received() <= sent_at_all
 
 
+@pytest.mark.thorough
 async def test_a_hanging_broker_does_not_block_queues_of_another(pair):
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(Producer(pair.names))

@@ -52,7 +52,10 @@ def test_probes_of_a_blocking_program_get_the_findings() -> None:
         assert get(server.port, "/live") == (200, {"live": True}), "a restart would not help"
         other.state = Health(True, (LOST,))
         assert get(server.port, "/ready") == (200, {"ready": True, "findings": [shown]})
-        assert get(server.port, "/metrics") == (404, {"error": "there is no /metrics: use /live or /ready"})
+        status, refusal = get(server.port, "/health")
+        assert status == 404
+        assert refusal["error"].startswith("there is no /health: use one of ")
+        assert {"/live", "/ready", "/metrics"} <= set(refusal["error"].replace(",", "").split())
         assert get(server.port, "/ready", "POST") == (405, {"error": "POST is not allowed: use GET"})
     with pytest.raises(Closed):
         _ = server.port

@@ -81,7 +81,7 @@ async def test_waiting_receive_gets_a_new_message(platform):
         waiting = asyncio.create_task(consumer.receive("orders", wait_ms=15_000))
         await eventually(lambda: platform.broker.broker.long_polls.count > 0)
         await filled(platform, 1)
-        (receipt,) = await asyncio.wait_for(waiting, 5)
+        (receipt,) = await asyncio.wait_for(waiting, 12)
         assert receipt.message.body == b"0"
 
 

@@ -18,8 +18,8 @@ from sparrow.client import Consumer as BlockingConsumer
 from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.consume import queue_fetcher
 from sparrow.client.aio.consume.pull import PullResult, pull
+from sparrow.client.consume.retry import RetryLater
 from sparrow.client.options import Prefetch
-from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority

@@ -13,7 +13,10 @@ from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import table_reader
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.errors import ProtocolError, Refused, SettingsError, UnknownTopic
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.wire.compression import COMPRESSED_FLAG
 
 
 @pytest.fixture
@@ -108,3 +111,33 @@ async def test_unknown_column_is_refused_by_name(driver):
     async with Consumer(driver.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="colour"):
             await consumer.read_table("T", columns=["body", "colour"])
+
+
+async def test_a_body_that_does_not_decompress_leaves_the_topic_readable(driver, caplog):
+    await driver.create_topic("T", queues=2)
+    broken = Draft(body=b"no zlib", sys_flag=COMPRESSED_FLAG, properties=b"TAGS\x01t\x02")
+    await driver.send("T", ["a"], tags="t")
+    await driver.platform.broker.broker.store.append(Queue("T", 0), [broken])
+    await driver.send("T", ["b"], tags="t")
+    await driver.send("T", ["c"], 1, tags="t")
+    async with Consumer(driver.name_servers, group="readers") as consumer:
+        table = await consumer.read_table("T")
+        assert table.column_names[-1] == "decode_error"
+        assert table.column("body").to_pylist() == [b"a", None, b"b", b"c"]
+        errors = table.column("decode_error").to_pylist()
+        assert [error is None for error in errors] == [True, False, True, True]
+        assert "not a valid zlib stream" in errors[1]
+        (warning,) = [each.getMessage() for each in caplog.records if each.name == table_reader.__name__]
+        assert warning.startswith("1 messages of queue T/sparrow/0 are read with a null body")
+        assert "The first is at offset 1: the body is not a valid zlib stream" in warning
+
+        pruned = await consumer.read_table("T", columns=["body"], expression="t")
+        assert pruned.to_pydict() == {"body": [b"a", None, b"b", b"c"]}
+        kept = await consumer.read_table("T", columns=["body", "queue_offset"], on_undecodable="skip")
+        assert kept.to_pydict() == {"body": [b"a", b"b", b"c"], "queue_offset": [0, 2, 0]}
+        assert "1 messages of queue T/sparrow/0 are left out" in caplog.text
+        with pytest.raises(ProtocolError, match="T/sparrow/0 at offset 1 cannot be read"):
+            await consumer.read_table("T", on_undecodable="raise")
+        assert (await consumer.read_table("T", columns=["queue_offset"], on_undecodable="raise")).num_rows == 4
+        with pytest.raises(SettingsError, match="on_undecodable"):
+            await consumer.read_table("T", on_undecodable="ignore")

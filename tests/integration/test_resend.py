@@ -16,7 +16,7 @@ from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.aio.admin.resend import ResendResult
-from sparrow.client.retry import RetryLater
+from sparrow.client.consume.retry import RetryLater
 from sparrow.model import Message
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
@@ -517,6 +517,7 @@ async def run(driver: PlatformDriver, *words: str, said: str = "") -> subprocess
     )
 
 
+@pytest.mark.thorough
 async def test_the_command_resends_and_asks_before_resending_to_all_groups(driver):
     async with Admin(driver.name_servers) as admin:
         await driver.send("T", ["a", "b", "c"])
@@ -531,7 +532,7 @@ async def test_the_command_resends_and_asks_before_resending_to_all_groups(drive
     assert store.bounds_nowait(Queue("%RETRY%g", 0)).end == 2
 
     done = await run(driver, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
-    assert "3 messages would be resent to g, h. Continue?" in done.stdout
+    assert "3 messages would be resent to g, h. Continue?" in done.stderr
     assert done.returncode == 1
     assert store.bounds_nowait(Queue("%RETRY%h", 0)).end == 0
     done = await run(driver, "T", "--time", "0", "99999999999999", "--yes")

@@ -12,7 +12,7 @@ from tests.support.wait import eventually, wait_until
 from sparrow import client, clock
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.client.aio.consume.send_back import RetrySender
-from sparrow.client.retry import DELAY_LEVEL_DEAD_LETTER, DeadLetter, RetryLater
+from sparrow.client.consume.retry import DELAY_LEVEL_DEAD_LETTER, DeadLetter, RetryLater
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.queue import PhysicalOffset

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_client import BrokerClient, Clock, running_broker_client
-from tests.support.databases import Server, mariadb_server, postgres_server
+from tests.support.databases import Server
 from tests.support.platform_driver import PlatformDriver
 from tests.support.platforms import (
     encode_properties,
@@ -28,14 +28,16 @@ from tests.support.platforms import (
 )
 from tests.support.recording_handlers import RecordingHandler, body_texts
 from tests.support.sql_brokers import running_sql_platform, sql_store_of
+from tests.support.tested_databases import database_server, databases_under_test
 from tests.support.wait import eventually
 
 from sparrow import clock
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.retry import DeadLetter, RetryLater
+from sparrow.client.consume.retry import DeadLetter, RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority, read_queue_id
+from sparrow.model.protocol import CHECK_LIMIT_TOPIC
 from sparrow.model.queue import Queue
 from sparrow.model.transaction import TransactionState
 from sparrow.net import Channel
@@ -106,9 +108,10 @@ async def running_consumer(
 
 
 # Each example runs on one database; the tests below run on all databases.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "database"),
-    list(zip(EXAMPLES, itertools.cycle(("mariadb", "postgresql", "sqlite")))),
+    list(zip(EXAMPLES, itertools.cycle(databases_under_test("mariadb", "postgresql", "sqlite")))),
     indirect=["database"],
     ids=lambda given: given.stem if isinstance(given, Path) else given,
 )
@@ -282,8 +285,8 @@ async def test_a_failed_message_is_retried_or_dead_lettered(driver: PlatformDriv
             await producer.send(Message("t", "later", keys="k"))
             await producer.send(Message("t", "never"))
         await eventually(lambda: (b"later", 1) in tried)
-        assert 1 <= time.monotonic() - begun < 6
-        async with asyncio.timeout(5):
+        assert 1 <= time.monotonic() - begun < 10, "levels of RocketMQ would start at 10 s"
+        async with asyncio.timeout(30):
             while not (letters := await admin.dead_letters("readers")):
                 await asyncio.sleep(0.05)
         assert body_texts(letters) == ["never"]
@@ -321,7 +324,7 @@ async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_
 
 async def wait_for_message(client: BrokerClient, queue: Queue, offset: int) -> StoredMessage:
     """Wait for the message at this offset and return it."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not (found := (await pull(client.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
             pass
     return found[0]
@@ -345,7 +348,7 @@ async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(drive
     due_ms = {"in 400 ms": 400, "urgent in 500 ms": 500, "level 1": 1_000, "last": 2_000}
     for message in handler.messages:
         late_ms = message.store_ms - begun_ms - due_ms[message.body.decode()]
-        assert 0 <= late_ms < 1_000, f"{message.body!r} was delivered {late_ms} ms late"
+        assert 0 <= late_ms < 5_000, f"{message.body!r} was delivered {late_ms} ms late"
         assert message.queue_id == (0 if b"urgent" in message.body else MIDDLE)
     assert last.recall_handle is not None
     assert await fetch_rows(driver, "SELECT id FROM hermes_delay") == []
@@ -384,7 +387,9 @@ async def test_a_half_message_is_visible_after_a_commit_and_never_after_a_rollba
                 raise ZeroDivisionError
         await eventually(lambda: handler.texts == ["paid"])
         assert handler.messages[0].unique_key == begun.message_id
-        assert await fetch_rows(driver, "SELECT id FROM hermes_half") == []
+        rows = await fetch_rows(driver, "SELECT state, body, ended_at FROM hermes_half")
+        assert [(state, bytes(body)) for state, body, _ in rows] == [("rolled_back", b"not paid")]
+        assert abs(clock.now_ms() - int(str(rows[0][2]))) < 60_000
         await producer.send(Message("t", "after it"))
         await eventually(lambda: handler.texts == ["paid", "after it"])
 
@@ -412,8 +417,8 @@ async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database
             await eventually(lambda: handler.texts == ["done"])
             assert handler.messages[0].queue_id == 2
             await eventually(lambda: b"undone" in asked and b"done" in asked)
-            async with asyncio.timeout(5):
-                while await fetch_rows(driver, "SELECT id FROM hermes_half"):
+            async with asyncio.timeout(30):
+                while await fetch_rows(driver, "SELECT id FROM hermes_half WHERE state = 'half'"):
                     await asyncio.sleep(0.02)
 
 
@@ -429,7 +434,7 @@ async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is
 
         async with Producer(driver.name_servers, group="shop", transaction_checker=check) as heir:
             await heir.send(Message("t", "hello"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while await read_bodies(driver.channel) != [b"hello", b"orphan"]:
                     await asyncio.sleep(0.02)
 
@@ -438,10 +443,34 @@ async def test_a_transaction_without_an_answer_is_given_up_and_never_visible(tmp
     async with running_sql_platform(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as driver:
         async with Producer(driver.name_servers, group="shop") as producer:
             await producer.begin_transaction(Message("t", "forgotten"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while [row[0] for row in await fetch_rows(driver, "SELECT state FROM hermes_half")] != ["given_up"]:
                 await asyncio.sleep(0.02)
         assert await read_bodies(driver.channel) == []
+        assert await read_bodies(driver.channel, CHECK_LIMIT_TOPIC, 0) == [b"forgotten"]
+        async with Admin(driver.name_servers) as admin:
+            (given_up,) = await admin.given_up_transactions()
+        assert (given_up.topic, given_up.body) == ("t", b"forgotten")
+        assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_a_damaged_half_message_does_not_keep_the_others_from_being_given_up(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with running_sql_platform(tmp_path, database_url, **IMPATIENT, transaction_checks_max=0) as driver:
+        await sql_store_of(driver.platform.broker).database.execute(
+            "INSERT INTO hermes_half"
+            " (producer_group, topic, queue_id, body, source_ip, properties, at, check_at, state)"
+            " VALUES ('shop', 't', 1, :body, 0, :damaged, 1, 1, 'half')",
+            body=b"damaged",
+            damaged=b"\xff\xff\xff",
+        )
+        async with Producer(driver.name_servers, group="shop") as producer:
+            await producer.begin_transaction(Message("t", "forgotten"))
+        async with asyncio.timeout(30):
+            while ("given_up",) not in await fetch_rows(driver, "SELECT state FROM hermes_half"):
+                await asyncio.sleep(0.02)
+        assert await read_bodies(driver.channel, CHECK_LIMIT_TOPIC, 0) == [b"forgotten"]
 
 
 async def test_another_group_or_offset_cannot_end_a_transaction(driver: PlatformDriver) -> None:
@@ -497,7 +526,7 @@ async def test_a_repeated_delayed_or_half_message_is_delivered_once(driver: Plat
         for half in answers:
             word = EndTransaction("p", half.queue_offset, int(half.message_id[-16:], 16), COMMIT, "id")
             assert (await driver.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await fetch_rows(driver, "SELECT id FROM hermes_delay") or await fetch_rows(
             driver, "SELECT id FROM hermes_half"
         ):
@@ -556,8 +585,8 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
         await eventually(lambda: len(acknowledged) > 50)
         begun = time.monotonic()
         await driver.platform.broker.stop()
-        assert time.monotonic() - begun < 5
-        await asyncio.wait_for(asyncio.gather(*producing), 5)
+        assert time.monotonic() - begun < 15
+        await asyncio.wait_for(asyncio.gather(*producing), 12)
         await driver.platform.broker.start()  # the platform stops it again
     async with running_sql_platform(tmp_path, database_url) as driver:
         found = await read_bodies(driver.channel)
@@ -638,10 +667,10 @@ async def test_a_topic_can_be_created_again_without_the_lane_flag(driver: Platfo
 # -- failures of the database -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["mariadb", "postgresql"])
+@pytest.fixture(params=databases_under_test("mariadb", "postgresql"))
 def server(request: pytest.FixtureRequest):
     """Start a private database server, which the test kills."""
-    with (mariadb_server if request.param == "mariadb" else postgres_server)() as running:
+    with database_server(request.param) as running:
         yield running
 
 
@@ -663,7 +692,7 @@ async def test_a_send_waits_for_a_database_that_returns_within_wait_ms(tmp_path:
         await asyncio.to_thread(server.start)
         for answer in await asyncio.gather(*sending):
             assert answer.code == ResponseCode.SUCCESS, answer.remark
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(await read_bodies(driver.channel)) < 4:
                 await asyncio.sleep(0.05)
         found = await read_bodies(driver.channel)
@@ -691,7 +720,7 @@ async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_ret
             assert time.monotonic() - begun < 8, "the time limit is wait_ms plus the time to connect"
         assert server.url.partition("@")[2] in answer.remark
         await asyncio.to_thread(server.start)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while (await slow_send(driver.channel, b"after")).code != ResponseCode.SUCCESS:
                 await asyncio.sleep(0.1)
         waiting = asyncio.create_task(try_pull(driver.channel, "t", MIDDLE, 2, long_poll_ms=5_000))

@@ -34,7 +34,7 @@ from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.locks]
 
 MIDDLE = 1
 """The queue of a topic with one write queue that receives messages without a priority."""
@@ -70,7 +70,7 @@ async def commit(running: SqlBrokers, at: int, group: str, offset: int, queue_id
 
 async def wait_until_reads(running: SqlBrokers, at: int, offset: int | None, group: str = "g") -> None:
     """Wait until this broker returns this committed offset."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await committed(running, at, group) != offset:
             await asyncio.sleep(0.01)
 
@@ -133,9 +133,10 @@ async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_
     assert (await two.registered_brokers())[0] == str(two.brokers[1].address)
 
 
+@pytest.mark.thorough
 async def test_a_former_leader_does_not_remove_the_new_one_from_the_routes(two: SqlBrokers) -> None:
     stop_lease_renewal(two, 0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await two.registered_brokers()).get(0) != str(two.brokers[1].address):
             await asyncio.sleep(0.01)
     await two.brokers[0]._registration.register()  # it registers every 30 s, and still considers itself the leader
@@ -202,7 +203,7 @@ async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(tw
     await two.brokers[0].broker.topics.delete("t")
     await send(two.channels[0], "t", b"new")
     kept = [b"new"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(kept) < 10:  # within a second it knows the new one
             body = f"sent-{len(kept)}".encode()
             if (await try_send(two.channels[1], "t", body)).code == ResponseCode.SUCCESS:
@@ -257,6 +258,7 @@ async def test_all_brokers_return_messages_in_the_same_order(two: SqlBrokers) ->
         assert mine == [f"{at}-{number}-{n}".encode() for number in range(20) for n in range(5)]
 
 
+@pytest.mark.thorough
 async def test_a_broker_frozen_in_a_transaction_does_not_block_appends_of_others(
     two: SqlBrokers, database: str
 ) -> None:
@@ -439,7 +441,7 @@ async def test_two_concurrent_leaders_deliver_delayed_messages_once(two: SqlBrok
         )
     )
     store = sql_store_of(two.brokers[0])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await store.database.fetch("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
             await asyncio.sleep(0.05)
     other.cancel()
@@ -465,7 +467,7 @@ async def test_a_new_delayed_message_is_not_confused_with_a_cancelled_one(
     monkeypatch.setattr(store, "append_in_transaction", later)
     await send(two.channels[0], "t", b"cancelled", 0, encode_properties(UNIQ_KEY="A", TIMER_DELIVER_MS=hour_ms))
     await store.database.execute("UPDATE hermes_delay SET due = 1")  # make it due
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await came.wait()
         while await store.database.execute("UPDATE hermes_delay SET due = 1"):
             await asyncio.sleep(0.05)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.drafts import make_draft
 
@@ -132,9 +133,10 @@ async def test_migration_keeps_delayed_and_half_messages_and_reuses_no_id(empty)
         )
     await empty.execute("DELETE FROM hermes_delay WHERE id = 3")
     await empty.execute("DELETE FROM hermes_half WHERE id = 3")
-    before = [await empty.fetch(f"SELECT * FROM {name} ORDER BY id") for name in ("hermes_delay", "hermes_half")]
+    select = ("SELECT id, due, topic, body FROM hermes_delay ORDER BY id", "SELECT id, body, state FROM hermes_half")
+    before = [await empty.fetch(each) for each in select]
     await prepare_schema(empty, 2)
-    after = [await empty.fetch(f"SELECT * FROM {name} ORDER BY id") for name in ("hermes_delay", "hermes_half")]
+    after = [await empty.fetch(each) for each in select]
     assert after == before
     await empty.execute(
         "INSERT INTO hermes_delay (due, topic, queue_id, body, source_ip, properties, at)"
@@ -144,6 +146,42 @@ async def test_migration_keeps_delayed_and_half_messages_and_reuses_no_id(empty)
     )
     ((new_id,),) = await empty.fetch("SELECT MAX(id) FROM hermes_delay")
     assert new_id > 3, "id 3 belonged to a deleted message"
+
+
+async def test_migration_keeps_the_secrets_of_tokens_and_gives_up_old_transactions_once_more(empty, database_url):
+    await create_version_1(empty)
+    secret = bytes(range(32))
+    await empty.execute(
+        "INSERT INTO meta_token (token, type, secret_hash, created_at) VALUES ('shop', 'p', :secret, 1)", secret=secret
+    )
+    for state in ("half", "given_up"):
+        await empty.execute(
+            "INSERT INTO hermes_half"
+            " (producer_group, topic, queue_id, body, source_ip, properties, at, check_at, state, checks)"
+            " VALUES ('g', 'orders', 0, :body, 0, :properties, 1, 1, :state, 15)",
+            body=b"half",
+            properties=b"",
+            state=state,
+        )
+    await prepare_schema(empty, 2)
+    rows = await empty.fetch("SELECT state, checks, ended_at, token FROM hermes_half")
+    assert [tuple(row) for row in rows] == [("half", 15, None, None)] * 2
+    async with await SqlStore.open(database_url) as store:
+        assert (await store.tokens.all())["shop"].secret == secret
+
+
+async def test_migration_adds_the_names_of_topics(empty):
+    await create_version_1(empty)
+    topics = {"orders": "orders", "$6f1ed002ab559585": "%RETRY%Readers"}
+    for suffix, name in topics.items():
+        await empty.execute(
+            "INSERT INTO hermes_topic (topic, parts, state, options, created_at)"
+            " VALUES (:topic, 1, 'active', :options, 1)",
+            topic=suffix,
+            options=msgspec.json.encode(Topic(name=name)).decode(),
+        )
+    await prepare_schema(empty, 2)
+    assert dict(await empty.fetch("SELECT topic, name FROM hermes_topic")) == topics
 
 
 async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):

@@ -41,7 +41,7 @@ from sparrow.wire.headers import (
     PopMessageResponse,
 )
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.locks]
 
 PARTS = 2
 MIDDLE = (Queue("t", 1), Queue("t", 4))
@@ -678,7 +678,7 @@ async def test_a_pop_consumer_continues_at_the_new_leader(two):
         await consumer.ack(receipts[:5])
         await two.brokers[0].stop()
         again: list[bytes] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(again) < 3:
                 try:
                     again += [receipt.message.body for receipt in await consumer.receive("t", wait_ms=500)]

@@ -60,6 +60,7 @@ async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
     return int(found)
 
 
+@pytest.mark.one_database
 async def test_messages_younger_than_the_retention_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     assert (await trimmed(store, later_ms=0)).messages == 0
@@ -118,6 +119,7 @@ async def test_concurrent_creation_of_partitions_works(store: SqlStore) -> None:
     await fill(store, MIDDLE, 1500)
 
 
+@pytest.mark.one_database
 async def test_unread_messages_of_a_group_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     await store.offsets.commit("slow", MIDDLE, 150)
@@ -130,6 +132,7 @@ async def test_unread_messages_of_a_group_are_kept(store: SqlStore) -> None:
     assert (await store.bounds(MIDDLE)).first >= 300
 
 
+@pytest.mark.one_database
 async def test_unread_messages_of_a_group_inactive_for_30_days_are_deleted(store: SqlStore) -> None:
     await fill(store, MIDDLE, 150)
     await store.offsets.commit("gone", MIDDLE, 10)
@@ -139,6 +142,7 @@ async def test_unread_messages_of_a_group_inactive_for_30_days_are_deleted(store
     assert (await store.bounds(MIDDLE)).first >= 100
 
 
+@pytest.mark.one_database
 async def test_messages_of_a_pending_resend_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     lane = lane_of(store, MIDDLE)
@@ -176,6 +180,7 @@ async def test_a_key_that_every_message_has_is_deleted_in_batches(
     assert went.messages >= 100
 
 
+@pytest.mark.one_database
 async def test_batch_rows_are_kept_for_the_dedup_window(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 3)
     for _ in range(10):
@@ -185,6 +190,7 @@ async def test_batch_rows_are_kept_for_the_dedup_window(store: SqlStore, monkeyp
     assert await count(store, "hermes_batch") == 0
 
 
+@pytest.mark.one_database
 async def test_marks_of_dead_readers_are_deleted_and_other_marks_are_kept(store: SqlStore) -> None:
     now_ms = clock.now_ms()
     for name, value in {"seen:dead": now_ms, "seen:counting": 77, "orders:done": now_ms}.items():
@@ -271,3 +277,59 @@ async def test_appends_and_reads_continue_during_retention(database_url: str, st
         await reader.offsets.flush()
     await trimmed(store, settings)
     assert (await store.bounds(MIDDLE)).first >= total - ROWS
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+LETTERS = Queue("%DLQ%billing", 0)
+
+
+async def test_dead_letters_are_deleted_after_their_own_time_whether_read_or_not(database_url: str) -> None:
+    born_ms = clock.now_ms()
+    settings = SqlSettings()
+    now_ms = [born_ms]
+    async with await SqlStore.open(database_url, settings, now_ms=lambda: now_ms[0]) as store:
+        await store.catalog.put_topic(Topic(name=LETTERS.topic, write_queues=1, read_queues=1))
+        await store.append(LETTERS, [make_draft(f"old {number}", keys="k1 k2") for number in range(5)])
+        now_ms[0] += DAY_MS
+        await store.append(LETTERS, [make_draft(f"new {number}", keys="k1 k2") for number in range(3)])
+        await store.offsets.commit("auditors", LETTERS, 1)
+        await store.offsets.flush()
+        table = lane_of(store, LETTERS).table
+        for later_ms, first in ((3 * DAY_MS - HOUR_MS, 0), (3 * DAY_MS + HOUR_MS, 5), (5 * DAY_MS, 8)):
+            await trim(store.database, store.catalog, settings, born_ms + later_ms, grace_s=0)
+            assert await store.bounds(LETTERS) == QueueBounds(first, 8)
+            assert await count(store, table) == 8 - first
+        ((keys,),) = await store.database.fetch(f'SELECT COUNT(*) FROM "{table.replace("msg_middle_", "key_")}"')
+        assert keys == 0
+        assert (await store.append(LETTERS, [make_draft("next")])).offset == 8
+
+
+async def test_full_partitions_of_dead_letters_are_dropped(store: SqlStore) -> None:
+    await store.catalog.put_topic(Topic(name=LETTERS.topic, write_queues=1, read_queues=1))
+    await fill(store, LETTERS, 250)
+    settings = SETTINGS.model_copy(update={"retention_hours": 1000, "dead_letter_retention_hours": 1})
+    went = await trimmed(store, settings)
+    assert went.messages == 250
+    assert went.partitions_dropped == (0 if store.database.dialect == "sqlite" else 2)
+    assert await count(store, lane_of(store, LETTERS).table) == 0
+
+
+async def test_ended_half_messages_are_kept_for_their_time_and_open_ones_for_ever(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 2)
+    now_ms = clock.now_ms()
+    for state in ("half", "rolled_back", "given_up"):
+        for _ in range(5):
+            await store.database.execute(
+                "INSERT INTO hermes_half"
+                " (producer_group, topic, queue_id, body, source_ip, properties, at, check_at, state, ended_at)"
+                " VALUES ('g', 'orders', 0, :body, 0, :body, 1, 1, :state, :ended)",
+                body=b"",
+                state=state,
+                ended=None if state == "half" else now_ms,
+            )
+    assert (await trimmed(store, later_ms=3 * DAY_MS - HOUR_MS)).half_messages == 0
+    assert (await trimmed(store, later_ms=3 * DAY_MS + HOUR_MS)).half_messages == 10
+    assert await count(store, "hermes_half", "state = 'half'") == 5

@@ -80,11 +80,13 @@ class TestSqlStore(StoreConformance):
     async def test_an_atomic_append_notifies_other_brokers_with_parked_requests(self, store, database_url, opened):
         grown: list[tuple[object, int]] = []
         waiting = await SqlStore.open(
-            database_url, on_growth=lambda queue, end: grown.append((queue, end)), awaited_queues=lambda: [Q0, OTHER]
+            database_url,
+            on_growth=lambda queue, end: grown.append((queue, end)),
+            is_awaited=lambda queue: queue in (Q0, OTHER),
         )
         opened.append(waiting)
         await store.append_atomically("query", 0, [queue_records(Q0, "a", "b"), queue_records(OTHER, "c")])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while {(Q0, 2), (OTHER, 1)} - set(grown):
                 await asyncio.sleep(0.001)
         assert await read_all(waiting, Q0) == [b"a", b"b"]

@@ -59,6 +59,7 @@ async def test_a_sound_database_passes_and_progress_reaches_the_total(store: Sql
     assert told[-1] == (91, 91), "90 messages and a resend range must be checked"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -96,6 +97,7 @@ async def test_each_kind_of_damage_is_reported(store: SqlStore, damage: str, sai
     assert any(said in finding for finding in found), found
 
 
+@pytest.mark.one_database
 async def test_many_gaps_are_counted_and_some_are_listed(store: SqlStore) -> None:
     await store.database.execute("DELETE FROM msg_middle_orders WHERE id IN (2, 4, 6, 8, 10, 12, 14)")
     found = [finding for finding in await findings(store) if finding.startswith("msg")]
@@ -112,6 +114,7 @@ async def test_a_database_without_a_store_is_reported(database_url: str) -> None
         await database.close()
 
 
+@pytest.mark.one_database
 async def test_messages_deleted_by_retention_are_no_finding(store: SqlStore) -> None:
     await store.append(MIDDLE, [make_draft("x", keys="a b") for _ in range(100)])
     settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
@@ -137,6 +140,7 @@ async def test_a_database_in_use_gives_no_false_finding(store: SqlStore) -> None
     assert (await store.bounds(MIDDLE)).first > 0, "messages must have been added and deleted meanwhile"
 
 
+@pytest.mark.one_database
 async def test_a_registered_gap_is_no_finding_and_appends_continue_after_it(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     assert await skip_ids(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
@@ -149,6 +153,7 @@ async def test_a_registered_gap_is_no_finding_and_appends_continue_after_it(stor
     assert "msg_middle_orders: ids 31 to 250 are missing" in await findings(store)
 
 
+@pytest.mark.one_database
 async def test_skipping_ids_keeps_existing_messages(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     await store.database.execute(
@@ -159,6 +164,7 @@ async def test_skipping_ids_keeps_existing_messages(store: SqlStore) -> None:
     assert [finding for finding in await findings(store) if finding.startswith("msg")] == []
 
 
+@pytest.mark.one_database
 async def test_skipping_ids_backwards_or_in_an_unknown_lane_is_refused(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     with pytest.raises(Refused, match="give an id above that"):

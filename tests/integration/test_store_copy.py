@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from sparrow.store.spi import Slice, Store
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.maintenance.check import check_store
 from sparrow.store.sql.maintenance.retention import trim
-from sparrow.store.sql.schema.table_names import table_suffix
+from sparrow.store.sql.schema.table_names import validate_new_topic
 from sparrow.wire import properties
 
 LOG = small_settings(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)
@@ -120,8 +121,11 @@ async def other_log(tmp_path: Path) -> AsyncIterator[LogStore]:
         yield store
 
 
+check_name = partial(validate_new_topic, allowed="lower")
+
+
 async def into_database(source: Store, target: Store, **more: object) -> CopyReport:
-    return await copy_store(source, target, source_name="the source", check_name=table_suffix, **more)  # type: ignore[arg-type]
+    return await copy_store(source, target, source_name="the source", check_name=check_name, **more)  # type: ignore[arg-type]
 
 
 async def into_log(source: Store, target: Store, **more: object) -> CopyReport:
@@ -183,6 +187,7 @@ def breaks_after(count: int) -> Callable[[int, int, str], None]:
     return progress
 
 
+@pytest.mark.one_database
 async def test_an_interrupted_copy_continues_without_duplicates(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     for count in (500, 1000, 1210):
@@ -198,6 +203,7 @@ async def test_an_interrupted_copy_continues_without_duplicates(log: LogStore, d
     assert len(await contents(database_store, MIDDLE_ORDERS)) == 1206
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("to_log", [False, True])
 async def test_a_batch_stored_before_its_mark_is_not_copied_again(
     log: LogStore, database_store: SqlStore, other_log: LogStore, monkeypatch: pytest.MonkeyPatch, to_log: bool
@@ -222,6 +228,7 @@ async def test_a_batch_stored_before_its_mark_is_not_copied_again(
     await assert_same(log, ORDERS, target, queue)
 
 
+@pytest.mark.one_database
 async def test_foreign_messages_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     await database_store.catalog.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
@@ -234,9 +241,10 @@ async def test_foreign_messages_in_the_target_are_refused(log: LogStore, databas
     with pytest.raises(Refused, match="orders/4 in the target"):
         await into_database(log, database_store)
     with pytest.raises(Refused, match="not copied from this source"):
-        await copy_store(log, database_store, source_name="another source", check_name=table_suffix)
+        await copy_store(log, database_store, source_name="another source", check_name=check_name)
 
 
+@pytest.mark.one_database
 async def test_a_copied_trimmed_queue_starts_at_0_and_its_offsets_are_shifted(
     database_store: SqlStore, other_log: LogStore
 ) -> None:
@@ -258,6 +266,7 @@ async def test_a_copied_trimmed_queue_starts_at_0_and_its_offsets_are_shifted(
     assert set(await other_log.catalog.list_groups()) <= {"slow", "behind", "g"}
 
 
+@pytest.mark.one_database
 async def test_retention_between_two_runs_is_reported_and_the_copy_continues(
     database_store: SqlStore, other_log: LogStore
 ) -> None:
@@ -298,6 +307,7 @@ async def test_illegal_table_names_are_refused_before_anything_is_copied(log: Lo
         assert (await contents(target, RETRY))[-1].properties == {"RETRY_TOPIC": "testtopic"}
 
 
+@pytest.mark.one_database
 async def test_references_are_copied_as_full_messages(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     found = await log.read(ORDERS, 17, count_max=1)
@@ -319,6 +329,7 @@ async def test_references_are_copied_as_full_messages(log: LogStore, database_st
     assert any("1 references in retry topics were replaced by copies" in note for note in done.notes)
 
 
+@pytest.mark.one_database
 async def test_a_retry_of_an_idempotent_message_is_copied(log: LogStore, database_store: SqlStore) -> None:
     for topic in ("orders", "%RETRY%g"):
         await log.catalog.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
@@ -329,11 +340,12 @@ async def test_a_retry_of_an_idempotent_message_is_copied(log: LogStore, databas
     assert len(await contents(database_store, RETRY)) == 1
 
 
+@pytest.mark.one_database
 async def test_missing_messages_are_skipped_and_reported(database_url: str, other_log: LogStore) -> None:
     async with await SqlStore.open(database_url, DATABASE) as store:
         await fill(store)
         await store.database.execute("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
-    async with asyncio.timeout(20), await SqlStore.open(database_url, DATABASE) as store:
+    async with asyncio.timeout(30), await SqlStore.open(database_url, DATABASE) as store:
         done = await into_log(store, other_log, chosen=["orders"])
     assert "orders/0: 10 messages from offset 10 on are missing" in done.notes
     assert len(await contents(other_log, ORDERS)) == 1193
@@ -348,6 +360,7 @@ def run(*words: str) -> tuple[int, str]:
     return done.exit_code, said
 
 
+@pytest.mark.one_database
 async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: Path) -> None:
     async with LogStore(tmp_path / "data" / "store", LOG) as log:
         await fill(log)

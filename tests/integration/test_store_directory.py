@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support.drafts import make_draft
-from tests.support.log_stores import copy_as_crashed, overwrite, small_settings
+from tests.support.log_stores import checkpoint, copy_as_crashed, overwrite, small_settings
 
 from sparrow.model import Draft, Queue
 from sparrow.model.errors import DataLost
@@ -65,7 +65,7 @@ def fill(store: LogStore, clock: Clock, count: int, *, seed: int = 1) -> None:
         store.append_nowait(queue, drafts)
         clock.ms += rng.randrange(3)
         if number % 97 == 50:
-            store._maintenance.checkpoint()
+            checkpoint(store)
 
 
 def records(parts: Iterator[SegmentRecords]) -> list[bytes]:

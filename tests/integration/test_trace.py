@@ -11,7 +11,7 @@ from tests.support.wait import eventually, wait_until
 from sparrow import client
 from sparrow.client import trace_records
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.retry import RetryLater
+from sparrow.client.consume.retry import RetryLater
 from sparrow.client.trace_records import (
     ConsumeEndTrace,
     ConsumeReturnType,

@@ -1,23 +1,28 @@
 """Transactions of a producer: commit, rollback, and check-back by the broker."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.platform_driver import PlatformDriver, running_platform_driver
 from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually, wait_until
+from typer.testing import CliRunner
 
 from sparrow import client
+from sparrow.cli.main import app
 from sparrow.client.aio import ClientSession, Consumer, Producer
-from sparrow.model.errors import Refused
+from sparrow.model.errors import ConnectionLost, Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.transaction import TransactionState
 from sparrow.net.dispatcher import HandlerResult, RequestContext
 from sparrow.testing import run_platform
 from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import CheckTransaction
 
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
@@ -193,17 +198,24 @@ async def test_failing_checker_is_called_again(impatient: PlatformDriver) -> Non
         await eventually(lambda: handler.texts == ["paid"])
 
 
-async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(tmp_path: Path) -> None:
+async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_platform_driver(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as driver:
         await driver.create_topic("T")
         async with Producer(driver.name_servers, group="shop") as producer:
-            async with producer.transaction(Message("T", "paid")) as sent:
-                # The producer cannot find its broker; the broker is still connected and sends a check-back.
-                route = producer.session.cached_route("T")
-                assert route is not None
-                address = route.masters.pop(sent.broker_name)
+            request = producer.session.invoke_unchecked
+
+            async def lose_end(address: str, code: int, *arguments: Any, **options: Any) -> RemotingCommand:
+                if code == RequestCode.END_TRANSACTION:
+                    raise ConnectionLost(address, "the request is lost")
+                return await request(address, code, *arguments, **options)
+
+            # The broker is still connected and sends a check-back.
+            monkeypatch.setattr(producer.session, "invoke_unchecked", lose_end)
+            async with producer.transaction(Message("T", "paid")):
+                pass
             assert unfinished(driver) == 1
-            route.masters[sent.broker_name] = address
             async with reading(driver) as handler:
                 await eventually(lambda: handler.texts == ["paid"])
 
@@ -256,3 +268,35 @@ def test_blocking_producer_has_transactions(tmp_path: Path) -> None:
         with client.Consumer(platform.name_servers, group="readers") as consumer:
             consumer.subscribe("T")
             assert {next(consumer).body for _ in range(3)} == {b"paid", b"by word", b"asked after"}
+
+
+# -- transactions that were given up ----------------------------------------------------------------------------------
+
+
+def test_transactions_that_were_given_up_are_listed() -> None:
+    settings = {**IMPATIENT, "transaction_checks_max": 0}
+    with run_platform(broker=settings) as platform:
+
+        def listed(*words: str) -> str:
+            env = {"COLUMNS": "250", "SPARROW_NAME_SERVERS": platform.name_servers}
+            done = CliRunner(env=env).invoke(app, ["transaction", "list", *words])
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        assert listed() == "No transaction was given up.\n"
+        with client.Producer(platform.name_servers, group="shop") as producer:
+            for number in range(3):
+                sent = producer.begin_transaction(Message("T", f"{number}", keys=f"order-{number}"))
+                with client.Admin(platform.name_servers) as admin:
+                    wait_until(lambda number=number: len(admin.given_up_transactions()) == number + 1)  # type: ignore[misc]
+        newest, before = json.loads(listed("--limit", "2", "--json"))
+        assert {name: text for name, text in newest.items() if name != "given_up"} == {
+            "topic": "T",
+            "producer_group": "shop",
+            "id": sent.message_id,
+            "keys": "order-2",
+            "checks": "0",
+        }
+        assert before["keys"] == "order-1"
+        for text in ("producer group", "shop", "order-0", "order-2"):
+            assert text in listed()

@@ -41,6 +41,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("platform", against, indirect=True, scope="session")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of one official version in one worker: the others would start its JVMs and brokers too."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        version = parameters.get("kit") or parameters.get("apache_kit")
+        if version is not None and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(version)))
+
+
 @pytest.fixture(scope="session", params=CLIENT_VERSIONS)
 def kit(request: pytest.FixtureRequest) -> Kit:
     """The official jars, in each supported version."""
@@ -93,6 +103,25 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield it
 
 
+@pytest.fixture(scope="session", params=["log", "sqlite"])
+def store(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture(scope="session")
+def on(store: str, platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """The platform under test, and Sparrow on a database."""
+    if store == "log":
+        yield platform
+        return
+    if platform.kind != "sparrow":
+        pytest.skip("only Sparrow has a SQL store")
+    folder = tmp_path_factory.mktemp("sqlite")
+    with platforms.sparrow(folder, BROKER__STORE=f"sqlite:///{folder}/store.db") as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def java(kit: Kit, platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
     """One JVM with the official client for all tests of a version."""
@@ -120,6 +149,6 @@ def mqadmin(java: JavaClient) -> Mqadmin:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, producer: Producer, kit: Kit) -> str:
     """A new topic with four queues, named after the test."""
-    name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.java.name(kit.version)}")
+    name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.client.name(kit.version)}")
     producer.create_topic(name, like=TEMPLATE_TOPIC)
     return name

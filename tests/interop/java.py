@@ -1,14 +1,18 @@
-"""The official Java client as a process that executes commands; java/src/Client.java lists them."""
+"""The official Java client as a process that executes commands; java/src/Client.java lists them.
+
+`ClientProcess`, `Producer` and `Consumer` also serve the Go client (go.py), which executes the same commands.
+"""
 
 import itertools
 import json
+import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from tests.interop.official import Kit
@@ -37,7 +41,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, rename="camel"):
     reconsume_times: int
     properties: dict[str, str]
     nth: int = 0
-    """Its position among all messages that consumers of this JVM received."""
+    """Its position among all messages that consumers of this process received."""
 
 
 class SendResult(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,12 +71,14 @@ class Bounds(msgspec.Struct, frozen=True, rename="camel"):
     at_time: int | None = None
 
 
-class JavaError(AssertionError):
-    """An exception of the Java side."""
+class ClientError(AssertionError):
+    """An error of the official client."""
 
 
-class JavaClient:
-    """One JVM. It executes commands sequentially."""
+class ClientProcess:
+    """A process with an official client. It executes commands sequentially."""
+
+    language: ClassVar[str]
 
     def __init__(self, process: subprocess.Popen[str], version: str) -> None:
         self.version = version
@@ -95,20 +101,22 @@ class JavaClient:
             line = self._answers.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
             self._process.kill()  # a late answer would be read as the next one
-            raise AssertionError(f"the Java client did not answer {command} in {ANSWER_TIMEOUT_S} s") from None
-        assert line, f"the Java client ended at {command}"
+            raise AssertionError(
+                f"the {self.language} client did not answer {command} in {ANSWER_TIMEOUT_S} s"
+            ) from None
+        assert line, f"the {self.language} client ended at {command}"
         answer = json.loads(line)
         if "error" in answer:
-            raise JavaError(f"{command}: {answer['error']}")
+            raise ClientError(f"{command}: {answer['error']}")
         return answer["ok"]
 
     def name(self, prefix: str) -> str:
-        """Return a name that is unique in this JVM."""
+        """Return a name that is unique in this process."""
         return f"{prefix}_{next(self._ids)}"
 
     @contextmanager
     def producer(self, group: str = "interop_producers", **options: object) -> Iterator["Producer"]:
-        """Options: transactional, or trace."""
+        """Options: transactional, or trace; Go's also selector."""
         producer = Producer(self, self.name("producer"))
         self.order("start_producer", id=producer.id, group=group, **options)
         try:
@@ -118,34 +126,45 @@ class JavaClient:
                 self.order("stop_producer", id=producer.id)
 
     def kill(self) -> None:
-        """Kill the JVM; its clients do not unregister."""
+        """Kill the process; its clients do not unregister."""
         self._process.kill()
         self._process.wait()
 
     def push_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
         """Options: expression or sql, model, orderly, from, refusals, refusalLevel, retriesMax, replies, trace.
 
-        Also popInvisibleMs, for a group whose broker selects pop.
+        Also popInvisibleMs, for a group whose broker selects pop, and room, to read the queues of that machine room;
+        Java's only.
         """
-        return self._consumer("start_push_consumer", group, topic, options)
+        room = options.pop("room", None)
+        id = self.name("consumer" if room is None else f"{room}@consumer")
+        return self.consumer("start_push_consumer", group, topic, options | ({"nearby": True} if room else {}), id)
 
-    def lite_pull_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
-        """Options: expression, from; or queueId and offset."""
-        return self._consumer("start_lite_pull", group, topic, options)
-
-    def _consumer(self, command: str, group: str, topic: str, options: dict[str, object]) -> "Consumer":
-        consumer = Consumer(self, self.name("consumer"))
+    def consumer(
+        self, command: str, group: str, topic: str, options: dict[str, object], id: str | None = None
+    ) -> "Consumer":
+        consumer = Consumer(self, id or self.name("consumer"))
         self.order(command, id=consumer.id, group=group, topic=topic, **options)
         return consumer
 
 
+class JavaClient(ClientProcess):
+    """One JVM."""
+
+    language = "Java"
+
+    def lite_pull_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
+        """Options: expression, from; or queueId and offset."""
+        return self.consumer("start_lite_pull", group, topic, options)
+
+
 class Producer:
-    def __init__(self, java: JavaClient, id: str) -> None:
+    def __init__(self, client: ClientProcess, id: str) -> None:
         self.id = id
-        self.java = java
+        self.client = client
 
     def _order(self, command: str, **fields: object) -> Any:
-        return self.java.order(command, id=self.id, **fields)
+        return self.client.order(command, id=self.id, **fields)
 
     def send(self, topic: str, messages: Sequence[dict[str, Any] | str], *, mode: Mode = "sync") -> list[SendResult]:
         """Send messages, each a body, or a dict with body and optional tags, keys, properties and hash.
@@ -168,9 +187,9 @@ class Producer:
         fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
         return msgspec.convert(self._order("asked", **fields), list[ReceivedMessage])
 
-    def request(self, topic: str, body: str, *, timeout_ms: int = 20_000) -> str:
-        """Send a request and return the text of the reply."""
-        reply: str = self._order("request", topic=topic, message={"body": body}, timeoutMs=timeout_ms)
+    def request(self, topic: str, body: str, *, timeout_ms: int = 20_000, mode: Mode = "sync") -> str:
+        """Send a request and return the text of the reply. Go's client also has the mode "async"."""
+        reply: str = self._order("request", topic=topic, message={"body": body}, timeoutMs=timeout_ms, mode=mode)
         return reply
 
     def create_topic(self, topic: str, *, like: str, queues: int = 4, flags: int = 0) -> None:
@@ -190,13 +209,13 @@ class Producer:
 class Consumer:
     """Stop it with `stop`, or use it as a context manager."""
 
-    def __init__(self, java: JavaClient, id: str) -> None:
+    def __init__(self, client: ClientProcess, id: str) -> None:
         self.id = id
         self.seen: list[ReceivedMessage] = []
-        self._java = java
+        self._client = client
 
     def _order(self, command: str, **fields: object) -> Any:
-        return self._java.order(command, id=self.id, **fields)
+        return self._client.order(command, id=self.id, **fields)
 
     def receive(self, count: int = 0, *, within_s: float = SETTLE_S) -> list[ReceivedMessage]:
         """Return the messages since the last call; wait until there are `count`, and fail if they do not arrive."""
@@ -222,7 +241,7 @@ class Consumer:
         """Stop the consumer; `seen` then includes its last messages."""
         self.seen += msgspec.convert(self._order("stop_consumer"), list[ReceivedMessage])
 
-    def __enter__(self) -> "Consumer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -230,13 +249,26 @@ class Consumer:
 
 
 @contextmanager
-def java_client(kit: Kit, name_server: str, folder: Path) -> Iterator[JavaClient]:
-    """Start the JVM; its logs and the offset files of broadcast consumers stay in `folder`."""
-    command = kit.command("Client", name_server, user_home=folder, heap_mb=256)
+def java_client(kit: Kit, address: str, folder: Path, *, main: str = "Client") -> Iterator[JavaClient]:
+    """Start the JVM; its logs and the offset files of broadcast consumers stay in `folder`.
+
+    The remoting client needs the address of a name server; the gRPC client (`main="GrpcClient"`) that of a proxy.
+    """
+    command = kit.command(main, address, user_home=folder, heap_mb=256)
+    with client_process(command, folder) as process:
+        yield JavaClient(process, kit.version)
+
+
+@contextmanager
+def client_process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a client; it exits at the end of its input."""
     with open(folder / "client.err", "wb") as errors:
         process = subprocess.Popen(
             command,
             cwd=folder,
+            env=os.environ | (environment or {}),
             text=True,
             encoding="utf-8",
             stdin=subprocess.PIPE,
@@ -244,10 +276,11 @@ def java_client(kit: Kit, name_server: str, folder: Path) -> Iterator[JavaClient
             stderr=errors,
         )
     try:
-        yield JavaClient(process, kit.version)
+        yield process
     finally:
         assert process.stdin is not None
-        process.stdin.close()  # the client exits at the end of its input
+        with suppress(BrokenPipeError):  # the client was killed
+            process.stdin.close()
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:

@@ -1,5 +1,6 @@
 """Name server and broker under test: Apache's, or Sparrow's. Both run as processes on the loopback interface."""
 
+import json
 import os
 import random
 import re
@@ -13,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.interop.official import Kit
+from tests.interop.official import QUICK_START_FLAGS, Kit
 from tests.support.wait import wait_until
 
 from sparrow.client import Admin
@@ -43,57 +44,73 @@ class Platform(NamedTuple):
 
 
 @contextmanager
-def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
-    """Run Apache's name server and one master broker, with small files, all below `folder`."""
-    with ExitStack() as stack:
-        naming_port = free_port()
-        naming_settings = _properties(
-            folder / "namesrv.conf",
-            listenPort=naming_port,
-            kvConfigPath=folder / "kv.json",
-            configStorePath=folder / "namesrv.properties",
-        )
-        naming = kit.command(
-            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(naming_settings), user_home=folder, heap_mb=256
-        )
-        log = stack.enter_context(_running(naming, folder / "namesrv.out", stop_timeout_s=0))
+def apache_name_server(kit: Kit, folder: Path) -> Iterator[str]:
+    """Run Apache's name server; yield its address."""
+    port = free_port()
+    settings = _properties(
+        folder / "namesrv.conf",
+        listenPort=port,
+        kvConfigPath=folder / "kv.json",
+        configStorePath=folder / "namesrv.properties",
+    )
+    command = kit.command(
+        "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(settings), user_home=folder, heap_mb=256
+    )
+    with running_process(command, folder / "namesrv.out", stop_timeout_s=0) as log:
         log.wait_for("boot success")
+        yield f"{LOOPBACK}:{port}"
 
+
+@contextmanager
+def apache(
+    kit: Kit,
+    folder: Path,
+    *,
+    heap_mb: int = 512,
+    jvm_flags: Sequence[str] = QUICK_START_FLAGS,
+    **broker_settings: object,
+) -> Iterator[Platform]:
+    """Run Apache's name server and one master broker, with small files, all below `folder`.
+
+    `heap_mb` and `jvm_flags` are those of the broker, `broker_settings` change its settings below.
+    """
+    with ExitStack() as stack:
+        name_server = stack.enter_context(apache_name_server(kit, folder))
         # The broker also listens on the two adjacent ports: for "VIP" clients and for replicas.
         port = free_port(-2, 0, 1)
-        settings = _properties(
-            folder / "broker.conf",
-            brokerClusterName="DefaultCluster",
-            brokerName="broker-a",
-            brokerId=0,
-            brokerIP1=LOOPBACK,
-            brokerIP2=LOOPBACK,
-            listenPort=port,
-            haListenPort=port + 1,
-            namesrvAddr=f"{LOOPBACK}:{naming_port}",
-            autoCreateTopicEnable="true",
-            storePathRootDir=folder / "store",
-            storePathCommitLog=folder / "store" / "commitlog",
-            mappedFileSizeCommitLog=16 * 1024 * 1024,
-            mappedFileSizeConsumeQueue=20 * 10_000,
-            maxHashSlotNum=50_000,
-            maxIndexNum=200_000,
-            diskMaxUsedSpaceRatio=95,
+        settings = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "listenPort": port,
+            "haListenPort": port + 1,
+            "namesrvAddr": name_server,
+            "autoCreateTopicEnable": "true",
+            "storePathRootDir": folder / "store",
+            "storePathCommitLog": folder / "store" / "commitlog",
+            "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+            "mappedFileSizeConsumeQueue": 20 * 10_000,
+            "maxHashSlotNum": 50_000,
+            "maxIndexNum": 200_000,
+            "diskMaxUsedSpaceRatio": 95,
             # On a busy machine a send may wait; a refusal after 200 ms would only cause random test failures.
-            waitTimeMillsInSendQueue=10_000,
-            osPageCacheBusyTimeOutMills=10_000,
+            "waitTimeMillsInSendQueue": 10_000,
+            "osPageCacheBusyTimeOutMills": 10_000,
             # The shortest values at which 5.x does not check finished transactions: it may need three seconds to record
             # an end.
-            transactionTimeOut=5_000,
-            transactionCheckInterval=5_000,
-            enablePropertyFilter="true",  # SQL filters, which Sparrow always supports
-        )
-        broker = kit.command(
-            "org.apache.rocketmq.broker.BrokerStartup", "-c", str(settings), user_home=folder, heap_mb=512
-        )
-        log = stack.enter_context(_running(broker, folder / "broker.out", stop_timeout_s=0))
+            "transactionTimeOut": 5_000,
+            "transactionCheckInterval": 5_000,
+            "enablePropertyFilter": "true",  # SQL filters, which Sparrow always supports
+            "recallMessageEnable": "true",  # recalls, which Sparrow always supports
+        } | broker_settings
+        path = _properties(folder / "broker.conf", **settings)
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        broker = kit.command(main, "-c", str(path), user_home=folder, heap_mb=heap_mb, jvm_flags=jvm_flags)
+        log = stack.enter_context(running_process(broker, folder / "broker.out", stop_timeout_s=0))
         log.wait_for("boot success")
-        running = Platform(f"apache-{kit.version}", f"{LOOPBACK}:{naming_port}", f"{LOOPBACK}:{port}", "broker-a")
+        running = Platform(f"apache-{kit.version}", name_server, f"{LOOPBACK}:{port}", "broker-a")
         # On a busy machine the broker reports its start seconds before the name server knows it.
         with Admin(running.name_server) as admin:
             wait_until(lambda: running.cluster in admin.clusters(), within_s=START_TIMEOUT_S)
@@ -101,11 +118,15 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
 
 
 @contextmanager
-def sparrow(folder: Path) -> Iterator[Platform]:
-    """Run Sparrow as a user starts it."""
+def sparrow(folder: Path, **settings: object) -> Iterator[Platform]:
+    """Run Sparrow as a user starts it; `settings` are environment variables without `SPARROW_`.
+
+    They are for this process only: a fixture that changed the environment would change the servers of other tests.
+    """
+    environment = _SPARROW_SETTINGS | {f"SPARROW_{name}": str(value) for name, value in settings.items()}
     ports = ["--name-server-port", "0", "--port", "0"]
-    command = [sys.executable, "-u", "-m", "sparrow", "up", "--data", str(folder / "data"), *ports]
-    with _running(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S, settings=_SPARROW_SETTINGS) as log:
+    command = [sys.executable, "-u", "-m", "sparrow", "up", "--no-console", "--data", str(folder / "data"), *ports]
+    with running_process(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S, settings=environment) as log:
         said = log.wait_for("ready")
         naming = re.search(r"name server (\S+:\d+)", said)
         broker = re.search(r"broker (\S+) (\S+:\d+)", said)
@@ -114,6 +135,38 @@ def sparrow(folder: Path) -> Iterator[Platform]:
         yield Platform("sparrow", naming[1], broker[2], broker[1])
     # A segment of the log takes a gigabyte on disk, and pytest keeps the folders of its last runs.
     shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+@contextmanager
+def apache_proxy(kit: Kit, platform: Platform, folder: Path) -> Iterator[str]:
+    """Run Apache's proxy in cluster mode in front of a platform; yield its gRPC address."""
+    grpc_port, remoting_port = free_port(), free_port()
+    settings = folder / "rmq-proxy.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "rocketMQClusterName": platform.cluster,
+                "proxyMode": "CLUSTER",
+                "namesrvAddr": platform.name_server,
+                "grpcServerPort": grpc_port,
+                "remotingListenPort": remoting_port,
+                "localServeAddr": LOOPBACK,
+                # Lower case: the default name cannot be a topic on a SQL store.
+                "heartbeatSyncerTopicName": "proxy_heartbeats",
+                # The brokers check a transaction back with a producer group that the proxy has announced.
+                "transactionHeartbeatPeriodSecond": 1,
+                # Settings of topics and groups are cached; tests change them.
+                "topicConfigCacheRefreshSeconds": 1,
+                "subscriptionGroupConfigCacheRefreshSeconds": 1,
+                "topicRouteServiceCacheRefreshSeconds": 1,
+            }
+        )
+    )
+    command = kit.command("org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(settings), user_home=folder, heap_mb=384)
+    environment = {"RMQ_PROXY_HOME": str(kit.home)}
+    with running_process(command, folder / "proxy.out", stop_timeout_s=0, settings=environment) as log:
+        log.wait_for("startup successfully")
+        yield f"{LOOPBACK}:{grpc_port}"
 
 
 def free_port(*deltas: int) -> int:
@@ -135,7 +188,7 @@ def _properties(path: Path, **settings: object) -> Path:
     return path
 
 
-class _Log(NamedTuple):
+class ProcessOutput(NamedTuple):
     process: subprocess.Popen[bytes]
     path: Path
 
@@ -150,9 +203,9 @@ class _Log(NamedTuple):
 
 
 @contextmanager
-def _running(
+def running_process(
     command: Sequence[str], output: Path, *, stop_timeout_s: float, settings: Mapping[str, str] | None = None
-) -> Iterator[_Log]:
+) -> Iterator[ProcessOutput]:
     """Run a process; on exit terminate it, or kill it after the timeout: Apache's needs ten seconds to stop."""
     with open(output, "wb") as file:
         process = subprocess.Popen(
@@ -164,7 +217,7 @@ def _running(
             stderr=subprocess.STDOUT,
         )
     try:
-        yield _Log(process, output)
+        yield ProcessOutput(process, output)
     finally:
         process.terminate()
         try:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from tests.support.message_brokers import MessageBroker, kafka_server
+from tests.support.transports import ids, receive
 
 from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.kafka.consumer import OffsetTracker
 from sparrow.bus.transports.kafka.transport import KafkaTransport
-from sparrow.bus.transports.spi import BrokerDelivery, Envelope, TransportConsumer
+from sparrow.bus.transports.spi import Envelope, TransportConsumer
 from sparrow.model.errors import IllegalMessage, IllegalName, Unavailable, UnknownTopic
 
 PATIENCE_S = 30.0
@@ -52,23 +53,10 @@ def event(name: str, id: object, body: bytes = b"{}", *, key: str | None = None,
     return Envelope(name=name, headers={h.ID: str(id), h.NAME: name, **headers}, body=body, added=NOW, key=key)
 
 
-async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
-    """Receive this many deliveries, in one batch or in several."""
-    got: list[BrokerDelivery] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(got) < count:
-            got += await listening.receive(count - len(got))
-    return got
-
-
 async def nothing_more(listening: TransportConsumer, transport: KafkaTransport, topic: str) -> None:
     """Assert that the partition of key k has no earlier delivery left: a new event is the next one."""
     assert await transport.send([event(topic, "the end", key="k")]) == [None]
     assert ids(await receive(listening, 1)) == ["the end"]
-
-
-def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
-    return [delivery.headers[h.ID] for delivery in deliveries]
 
 
 # -- offsets, without a server -----------------------------------------------------------------------------------------

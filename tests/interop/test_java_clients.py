@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import pytest
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, ReceivedMessage
+from tests.interop.java import SETTLE_S, ClientError, Consumer, JavaClient, Mode, Producer, ReceivedMessage
 from tests.interop.mqadmin import Mqadmin
+from tests.interop.platforms import Platform
 from tests.support.wait import wait_until
 
 # A client that lost a notification catches up half a minute later, possibly several times in a test.
@@ -235,7 +236,7 @@ def test_a_message_that_the_handler_rejects_is_delivered_again(
 
 
 def test_a_reset_by_time_rewinds_running_consumers(
-    java: JavaClient, producer: Producer, mqadmin: Mqadmin, topic: str
+    java: JavaClient, producer: Producer, mqadmin: Mqadmin, platform: Platform, topic: str
 ) -> None:
     group = f"{topic}_group"
     early = producer.send(topic, numbered(8))
@@ -248,9 +249,11 @@ def test_a_reset_by_time_rewinds_running_consumers(
         # The broker refuses a reset before the group has committed an offset for every queue.
         words = ["-g", group, "-t", topic, "-s", str(between)]
         wait_until(lambda: len(mqadmin.table("resetOffsetByTime", *words)) == 4, within_s=SETTLE_S)
-        # The consumer waits ten seconds before it rewinds. Apache 5 notifies it only when its pull returns without
-        # messages.
-        assert Counter(bodies(consumer.receive(8, within_s=80))) == Counter(numbered(8, start=8))
+        # A consumer of 4.9 waits ten seconds before it rewinds. Apache 5 resets a group only when its pull returns
+        # without messages. Sparrow answers the pull of a 5.x consumer at once.
+        is_at_once = platform.kind == "sparrow" and not java.version.startswith("4.")
+        seen = consumer.receive(8, within_s=9 if is_at_once else 80)
+        assert Counter(bodies(seen)) == Counter(numbered(8, start=8))
 
 
 def test_messages_are_found_by_key_and_by_either_id(producer: Producer, topic: str) -> None:
@@ -268,7 +271,7 @@ def found_by_key(producer: Producer, topic: str, key: str) -> list[ReceivedMessa
     """Return the found messages; the client raises an error instead of returning an empty list."""
     try:
         return producer.query_by_key(topic, key)
-    except JavaError as error:
+    except ClientError as error:
         if "no message" not in str(error):
             raise
         return []

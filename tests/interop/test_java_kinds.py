@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Producer, ReceivedMessage, java_client
+from tests.interop.java import SETTLE_S, ClientError, Consumer, JavaClient, Producer, ReceivedMessage, java_client
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 from tests.support.wait import wait_until
@@ -177,7 +177,7 @@ def test_an_sql_expression_filters_messages_by_their_properties(
 
 @pytest.mark.parametrize("sql", ["age > 5 AND", "color = red'"])
 def test_a_consumer_with_an_invalid_expression_does_not_start(java: JavaClient, topic: str, sql: str) -> None:
-    with pytest.raises(JavaError, match="MQClientException: CODE: 23 "):
+    with pytest.raises(ClientError, match="MQClientException: CODE: 23 "):
         java.push_consumer(f"{topic}_group", topic, sql=sql)
 
 
@@ -214,7 +214,7 @@ def test_a_request_gets_its_reply_or_times_out(java: JavaClient, producer: Produ
         for text in ("abc", "x" * 20_000):
             assert producer.request(topic, text) == text.upper()
         assert bodies(consumer.receive(2)) == ["abc", "x" * 20_000]
-    with pytest.raises(JavaError, match="RequestTimeoutException"):
+    with pytest.raises(ClientError, match="RequestTimeoutException"):
         producer.request(topic, "nobody listens", timeout_ms=500)
 
 

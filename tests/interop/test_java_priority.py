@@ -27,7 +27,7 @@ def knows_lanes(platform: Platform) -> None:
 @pytest.fixture
 def lanes(request: pytest.FixtureRequest, producer: Producer, kit: Kit) -> str:
     """A new topic with lanes, created by the official client."""
-    name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.java.name(kit.version)}")
+    name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.client.name(kit.version)}")
     producer.create_topic(name, like=TEMPLATE_TOPIC, queues=PARTS, flags=LANES_SYS_FLAG)
     return name
 

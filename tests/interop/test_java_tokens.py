@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.interop import platforms
-from tests.interop.java import JavaClient, JavaError, java_client
+from tests.interop.java import ClientError, JavaClient, java_client
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 
@@ -19,11 +19,9 @@ ADMIN = Credentials("operator", "a long secret")
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """Sparrow with `auth` on."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SPARROW_BROKER__AUTH", "true")
-        environment.setenv(f"SPARROW_BROKER__ADMIN_TOKENS__{ADMIN.access_key.upper()}", ADMIN.secret_key)
-        with platforms.sparrow(tmp_path_factory.mktemp("guarded")) as running:
-            yield running
+    settings = {"BROKER__AUTH": "true", f"BROKER__ADMIN_TOKENS__{ADMIN.access_key.upper()}": ADMIN.secret_key}
+    with platforms.sparrow(tmp_path_factory.mktemp("guarded"), **settings) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +45,11 @@ def topic(request: pytest.FixtureRequest, guarded: Platform, kit: Kit) -> str:
     return name
 
 
-def test_signed_messages_are_sent_and_consumed(java: JavaClient, guarded: Platform, topic: str) -> None:
-    sender, reader = keys(guarded, "appid-340101;sid-p0912", "p"), keys(guarded, "billing", "c")
+def test_signed_messages_are_sent_and_consumed(java: JavaClient, guarded: Platform, kit: Kit, topic: str) -> None:
+    sender, reader = (
+        keys(guarded, f"appid-340101;sid-p0912;{kit.version}", "p"),
+        keys(guarded, f"billing-{kit.version}", "c"),
+    )
     with (
         java.producer("signing", **sender) as producer,
         java.push_consumer(f"{topic}_group", topic, refusals=1, refusalLevel=1, **reader) as consumer,
@@ -62,8 +63,8 @@ def test_signed_messages_are_sent_and_consumed(java: JavaClient, guarded: Platfo
     assert {message.reconsume_times for message in seen} == {0, 1}
 
 
-def test_a_signed_orderly_consumer_locks_and_commits(java: JavaClient, guarded: Platform, topic: str) -> None:
-    sender, reader = keys(guarded, "sender", "p"), keys(guarded, "reader", "c")
+def test_a_signed_orderly_consumer_locks_and_commits(java: JavaClient, guarded: Platform, kit: Kit, topic: str) -> None:
+    sender, reader = keys(guarded, f"sender-{kit.version}", "p"), keys(guarded, f"reader-{kit.version}", "c")
     bodies = [f"{number}" for number in range(20)]
     with java.producer("signing", **sender) as producer:
         producer.send(topic, [{"body": body, "hash": "one queue"} for body in bodies])
@@ -73,8 +74,8 @@ def test_a_signed_orderly_consumer_locks_and_commits(java: JavaClient, guarded: 
         assert admin.progress(f"{topic}_group", topic).lag == 0
 
 
-def test_a_signed_transaction_is_committed(java: JavaClient, guarded: Platform, topic: str) -> None:
-    sender, reader = keys(guarded, "sender", "p"), keys(guarded, "reader", "c")
+def test_a_signed_transaction_is_committed(java: JavaClient, guarded: Platform, kit: Kit, topic: str) -> None:
+    sender, reader = keys(guarded, f"paying-{kit.version}", "p"), keys(guarded, f"paid-{kit.version}", "c")
     with (
         java.producer("signing_tx", transactional=True, **sender) as producer,
         java.push_consumer(f"{topic}_group", topic, **reader) as consumer,
@@ -92,14 +93,14 @@ def test_an_unauthorized_send_is_refused_with_a_message(
     options, sentence = {
         "kind": lambda: (keys(guarded, name, "c"), "consumers may not send"),
         "secret": lambda: (keys(guarded, name, "p") | {"secretKey": "guessed"}, "signature"),
-        "name": lambda: ({"accessKey": name, "secretKey": "guessed"}, "there is no token"),
+        "name": lambda: ({"accessKey": name, "secretKey": "guessed"}, "the signature is not that of a token"),
         "revoked": lambda: (keys(guarded, name, "p"), "is revoked"),
         "none": lambda: ({}, "is not signed"),
     }[wrong]()
     if wrong == "revoked":
         with Admin(guarded.name_server, credentials=ADMIN) as admin:
             admin.revoke_token(name)
-    with java.producer("refused", **options) as producer, pytest.raises(JavaError) as caught:
+    with java.producer("refused", **options) as producer, pytest.raises(ClientError) as caught:
         producer.send("refused", ["never"], mode="async")  # a synchronous send reports only its number of attempts
     assert sentence in str(caught.value)
     assert "CODE: 16" in str(caught.value)

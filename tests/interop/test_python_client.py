@@ -218,6 +218,19 @@ async def test_iteration_delivers_messages_and_commits_the_finished_ones(fresh_t
     assert progress.lag == 2
 
 
+async def test_at_most_once_the_messages_of_a_poll_are_committed_before_it_returns(fresh_topic: FreshTopic) -> None:
+    bodies = numbered_bodies(20)
+    await fresh_topic.send_all(bodies)
+    await fresh_topic.wait_until_readable(20)
+    found: list[StoredMessage] = []
+    for count in (7, 20):  # the second consumer gets nothing that the first one has got
+        async with fresh_topic.consumer(at_most_once=True) as consumer, asyncio.timeout(TIMEOUT_S):
+            await consumer.subscribe(fresh_topic.topic)
+            while len(found) < count:
+                found += await consumer.poll(count - len(found))
+    assert Counter(body_texts(found)) == Counter(bodies)
+
+
 async def test_a_commit_has_reached_the_broker_when_it_returns(fresh_topic: FreshTopic) -> None:
     await fresh_topic.send_all(numbered_bodies(10), queue_id=2)
     await fresh_topic.wait_until_readable(10)

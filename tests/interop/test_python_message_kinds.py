@@ -10,7 +10,7 @@ from tests.support.wait import eventually
 
 from sparrow.client import trace_records
 from sparrow.client.aio import Admin
-from sparrow.client.retry import DeadLetter, RetryLater
+from sparrow.client.consume.retry import DeadLetter, RetryLater
 from sparrow.client.trace_records import (
     ConsumeEndTrace,
     ConsumeStartTrace,

@@ -4,10 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.allocation import averagely, averagely_by_circle, by_config, by_machine_room, consistent_hash
-from sparrow.client.latency_fault import LatencyFaultTolerance
-from sparrow.client.offset_window import OffsetWindow
-from sparrow.client.queue_selection import by_hash, by_sharding_key, random_choice, round_robin
+from sparrow.client.consume.allocation import (
+    averagely,
+    averagely_by_circle,
+    by_config,
+    by_machine_room,
+    consistent_hash,
+    machine_room_nearby,
+)
+from sparrow.client.consume.offset_window import OffsetWindow
+from sparrow.client.produce.latency_fault import LatencyFaultTolerance
+from sparrow.client.produce.queue_selection import by_hash, by_sharding_key, random_choice, round_robin
 from sparrow.model.message import Message
 from sparrow.wire.bodies import QueueRef
 
@@ -26,7 +33,17 @@ def shares(strategy, queues, clients):
     return {client: strategy("g", client, queues, clients) for client in clients}
 
 
-@pytest.mark.parametrize("strategy", [averagely, averagely_by_circle, consistent_hash(), consistent_hash(1)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        averagely,
+        averagely_by_circle,
+        consistent_hash(),
+        consistent_hash(1),
+        machine_room_nearby(),
+        machine_room_nearby(room_of_member=lambda client_id: "room" if len(client_id) % 2 else None),
+    ],
+)
 @given(queues=some_queues, clients=some_clients)
 def test_every_queue_is_allocated_to_exactly_one_client(strategy, queues, clients):
     given_out = [queue for share in shares(strategy, queues, clients).values() for queue in share]

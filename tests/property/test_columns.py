@@ -105,6 +105,7 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         got["properties"][i] = dict(pairs)
         assert len(got["properties"][i]) == len(pairs)
     del got["properties_raw"]
+    assert not any(got.pop("decode_error"))
     return [dict(zip(got, row, strict=True)) for row in zip(*got.values(), strict=True)]
 
 
@@ -148,6 +149,20 @@ def test_both_codecs_agree_on_every_column(encoded: list[bytes], gaps: list[byte
     ]
     rows, hashes = columns.index_keys(data, starts)
     assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == keys
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
+def test_every_key_is_indexed_for_its_record(counts: list[tuple[bool, int]]) -> None:
+    expected, encoded = [], b""
+    for row, (has_unique_key, key_count) in enumerate(counts):
+        unique = [f"unique-{row}"] if has_unique_key else []
+        keys = [f"key-{row}-{number}" for number in range(key_count)]
+        properties = {"UNIQ_KEY": "".join(unique), "KEYS": " ".join(keys)}
+        named = {name: value for name, value in properties.items() if value}
+        encoded += record.encode_message(StoredMessage(topic="orders", body=b"", properties=named))
+        expected += [(row, wire_hashes.index_hash("orders", key)) for key in unique + keys]
+    rows, hashes = columns.index_keys(encoded, columns.find_starts(encoded))
+    assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == expected
 
 
 @given(st.lists(records(), min_size=1, max_size=4), st.data(), st.booleans())

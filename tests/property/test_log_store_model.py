@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.drafts import decode_messages, make_draft
-from tests.support.log_stores import copy_as_crashed, overwrite, small_settings
+from tests.support.log_stores import checkpoint, copy_as_crashed, overwrite, small_settings
 
 from sparrow.model.errors import UnknownTopic
 from sparrow.model.queue import Queue, QueueBounds
@@ -276,8 +276,8 @@ class LogStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        with self.store._maintenance_thread.paused():
-            self.store._maintenance.checkpoint()
+        with self.store._threads.maintenance.paused():
+            checkpoint(self.store)
 
     @rule()
     def trim(self) -> None:
@@ -381,7 +381,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         if not ends:
             return
         end = data.draw(st.sampled_from(ends))
-        self.store.truncate(end)
+        self.store.replica.truncate(end)
         for written in self.model.log:
             if written.noted >= 0 and written.begun < end < written.end:
                 end = written.begun

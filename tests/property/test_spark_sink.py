@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.queue_selection import by_hash
+from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.message import Message
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink import record_encoder

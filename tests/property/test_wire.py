@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sparrow.model.errors import BadRequest, ProtocolError, Refused
 from sparrow.model.message import Host, StoredMessage
-from sparrow.wire import batch, bodies, fastjson, frame, headers, message_ids, properties, record
+from sparrow.wire import batch, bodies, frame, headers, message_ids, properties, record
+from sparrow.wire.bodies import fastjson
 from sparrow.wire.codes import Language
 from sparrow.wire.compression import COMPRESSED_FLAG, Compression, compress, decompress
 from sparrow.wire.connection import Connection

@@ -133,6 +133,7 @@ def restricted(windows: Windows, to: Collection[Window]) -> dict[Window, int]:
     return {window: orders for window, orders in windows.items() if window in to}
 
 
+@pytest.mark.thorough
 def test_a_demo_that_is_stopped_while_spark_starts_does_not_wait_for_spark(tmp_path: Path) -> None:
     with demo(tmp_path) as early:
         wait_until(lambda: below(early.process.pid), within_s=30)
@@ -146,7 +147,7 @@ def test_a_demo_that_is_stopped_while_spark_starts_does_not_wait_for_spark(tmp_p
 
 def test_without_pyspark_the_demo_continues_and_prints_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
-    with demo(tmp_path, PYTHONPATH=str(tmp_path)) as without:
+    with demo(tmp_path, PYTHONPATH=str(tmp_path), SPARROW_CONSOLE__ENABLED="false") as without:
         wait_until(lambda: below(without.process.pid), within_s=30)
         wait_until(lambda: not below(without.process.pid), within_s=30)
         without.process.send_signal(signal.SIGINT)

@@ -103,6 +103,7 @@ def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_t
         archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), on_progress=quiet)
 
 
+@pytest.mark.thorough
 def test_messages_deleted_by_retention_are_restored_byte_for_byte_and_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -132,6 +133,11 @@ def test_messages_deleted_by_retention_are_restored_byte_for_byte_and_once(
     assert (counted.rows, counted.written) == (20, 0)
     assert restore.run(spark, some, on_progress=quiet).written == 20
     assert read_stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
+
+    with run_platform(broker={"name": "rescue"}) as other:
+        elsewhere = msgspec.structs.replace(back, name_servers=other.name_servers)
+        assert restore.run(spark, elsewhere, on_progress=quiet).written == QUEUES * ROWS
+        assert read_stored(other, "orders", QUEUES) == originals, "brokers of another cluster have other names"
 
 
 @pytest.mark.thorough

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from tests.support.json_output import decode_printed
 from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow import client, clock
 from sparrow.cli.main import app
 from sparrow.client import trace_records
-from sparrow.client.retry import RetryLater
+from sparrow.client.consume.retry import RetryLater
 from sparrow.client.trace_records import ConsumeEndTrace, PublishTrace
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_UNIQUE_KEY, TRACE_TOPIC
-from sparrow.spark.jobs.audit.job import AuditJob, AuditReport, run
+from sparrow.spark.jobs.audit.job import AuditJob, run
+from sparrow.spark.jobs.audit.report import AuditReport
 from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
 
@@ -101,6 +103,7 @@ def test_a_platform_without_losses_is_reported_as_clean(spark: SparkSession, pla
     assert (audited.without_id, audited.elsewhere, audited.notes) == (0, 0, ())
 
 
+@pytest.mark.thorough
 def test_planted_losses_and_duplicates_are_found_with_their_ids(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -250,7 +253,7 @@ def test_the_exit_status_of_the_command_tells_the_result(spark: SparkSession, pl
     (sent,) = send(platform, "T", ["1"])
     clean = runner.invoke(app, [*words, "--json"])
     assert clean.exit_code == 0, clean.output
-    assert msgspec.json.decode(clean.stdout.splitlines()[-1])["clean"] is True
+    assert decode_printed("pipeline audit", clean.stdout).clean
     found = runner.invoke(app, [*words, "--group", "idle"])
     assert found.exit_code == 1
     assert f"1 missing in handling: {sent}\n" in found.stdout

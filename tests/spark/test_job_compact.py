@@ -16,6 +16,7 @@ from sparrow.spark.jobs import compact
 from sparrow.spark.jobs.compact import CompactJob
 from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire import properties
+from sparrow.wire.compression import COMPRESSED_FLAG
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -124,3 +125,20 @@ def test_newer_means_higher_offset_within_a_queue_and_later_store_time_between_q
         ("t", "c"): b"newer",
         ("u", "c"): b"of another topic",
     }
+
+
+@pytest.mark.thorough
+def test_a_latest_message_that_cannot_be_decoded_is_kept_as_null_and_is_no_tombstone(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    create_topic(platform, "broken", 1)
+    drafts = [
+        Draft(body=b"no zlib", sys_flag=COMPRESSED_FLAG, properties=properties.encode({"KEYS": "a"})),
+        Draft(body=b"", properties=properties.encode({"KEYS": "b"})),
+        Draft(body=b"1", properties=properties.encode({"KEYS": "c"})),
+    ]
+    append(platform, "broken", 0, drafts)
+    work = CompactJob(name_servers=platform.name_servers, path=f"{tmp_path}/table", topics=("broken",), drop_empty=True)
+    compact.run(spark, work, on_progress=quiet)
+    rows = compact.read_table(spark, work.path).select("keys", "body").collect()
+    assert {row["keys"]: row["body"] for row in rows} == {"a": None, "c": b"1"}

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.json_output import decode_printed
 from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer
-from sparrow.client.retry import make_redriven_message as redriven_by_client
+from sparrow.client.consume.retry import make_redriven_message as redriven_by_client
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.dead_letters import DeadLettersJob, RedriveResult, describe_letters, redrive, run
@@ -82,14 +83,15 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
         producer.send(Message("%DLQ%cashier", "1", properties=said))
         producer.send(Message("%DLQ%cashier", "2"))
     out, folder = tmp_path / "report.json", tmp_path / "parquet"
-    words = ["deadletters", "-n", platform.name_servers, "--cause", "why", "--json", str(out), "--parquet", str(folder)]
-    done = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["pipeline", *words])
+    words = ["deadletters", "-n", platform.name_servers, "--cause", "why"]
+    files = ["--json-file", str(out), "--parquet", str(folder)]
+    done = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["pipeline", *words, *files])
     assert done.exit_code == 0, done.output
     found = json.loads(out.read_text())
     assert (found["letters"], found["without_origin"]) == (9, 1)
     most = found["lines"][0]
     assert [most[name] for name in ("group", "origin", "tag", "cause")] == ["billing", "orders", "a", "no stock"]
-    assert most["count"] == 7
+    assert (most["count"], most["attempts"]) == (7, 1)
     assert {(each["group"], each["origin"], each["cause"]) for each in found["lines"][1:]} == {
         ("cashier", "payments", "declined"),
         ("cashier", None, None),
@@ -99,6 +101,10 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
     assert spark.read.parquet(str(folder)).selectExpr("sum(count)").first()[0] == 9
     assert "no stock" in done.stdout
     assert "1 dead letter without an original topic" in done.stdout
+
+    printed = CliRunner().invoke(app, ["pipeline", *words, "--json"])
+    outcome = decode_printed("pipeline deadletters", printed.stdout)
+    assert (outcome.report.letters, outcome.sent) == (9, None)
 
     chosen = [*words[:3], "--where", "group = 'cashier'", "--redrive", "--checkpoint", str(tmp_path / "checkpoint")]
     assert CliRunner().invoke(app, ["pipeline", *chosen], input="n\n").exit_code == 1
@@ -117,7 +123,7 @@ def test_the_cause_is_what_the_broker_stored_unless_another_property_is_named(sp
     letters = spark.createDataFrame(rows, "properties map<string, string>").selectExpr(
         "'%DLQ%g' AS topic", "properties", "timestamp '2026-05-01 10:20:00' AS store_timestamp"
     )
-    found = [(row.cause, row.attempt, row.consumer) for row in describe_letters(letters).collect()]
+    found = [(row.cause, row.attempts, row.consumer) for row in describe_letters(letters).collect()]
     assert found == [("no such customer", 3, "10.0.0.1@7"), ("KeyError: '7'", None, None), ("only this", None, None)]
     chosen = describe_letters(letters, ("ERROR",)).collect()
     assert [row.cause for row in chosen] == ["older", None, "only this"]

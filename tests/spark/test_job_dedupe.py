@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.queue_selection import by_hash
+from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import ARCHIVE_SCHEMA
 from sparrow.spark.jobs.dedupe import ROCKSDB_PROVIDER, DedupeJob, dedupe_stream, run, run_archive
@@ -124,6 +124,7 @@ def test_the_command_prints_the_number_of_dropped_messages(
     assert len(bodies(platform, "once")) == 2
 
 
+@pytest.mark.thorough
 def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     arguments = DedupeJob(name_servers="127.0.0.1:1", sources=("orders",), target="orders", checkpoint="nowhere")
     with pytest.raises(Refused, match="never end"):

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.queue_selection import by_hash
+from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.forward import ForwardJob, run
 from sparrow.spark.jobs.topic_streams import columns_in_sql
-from sparrow.testing.platform import RunningPlatform
+from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.properties import VALUE_SEPARATOR
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -104,6 +104,35 @@ def test_the_command_forwards_only_messages_that_pass_the_filter(
     assert done.exit_code == 0, done.output
     assert [int(row["body"]) for row in contents(platform, "few")] == [1, 3, 5, 7, 9]
     assert "5 written to few" in done.output
+
+
+@pytest.mark.thorough
+def test_a_backlog_moves_to_a_topic_of_the_same_name_in_another_cluster_once_and_in_order(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    with run_platform() as other:
+        send(platform, range(30))
+        words = ["orders", "--to", "orders", "-n", platform.name_servers, "--to-name-servers", other.name_servers]
+        words += ["--queues", "6", "--group", "mover", "--checkpoint", str(tmp_path / "checkpoint")]
+        done = CliRunner().invoke(app, ["pipeline", "forward", *words])
+        assert done.exit_code == 0, done.output
+        assert f"30 written to orders at {other.name_servers}" in done.output
+        assert contents(other, "orders") == contents(platform, "orders")
+        one_queue_each = {key: [[n for n in range(30) if n % len(KEYS) == key]] for key in range(len(KEYS))}
+        assert in_order(other, "orders", of=range(30)) == one_queue_each
+        with Admin(platform.name_servers) as admin:
+            assert admin.progress("mover").lag == 0, "the group is in the cluster of the source"
+
+        send(platform, range(30, 40))
+        done = CliRunner().invoke(app, ["pipeline", "forward", *words])
+        assert "10 messages read, 10 written" in done.output, done.output
+        assert contents(other, "orders") == contents(platform, "orders")
+
+        port = platform.name_servers.rpartition(":")[2]
+        words[words.index("--to-name-servers") + 1] = f"localhost:{port}"
+        refused = CliRunner().invoke(app, ["pipeline", "forward", *words])
+        assert isinstance(refused.exception, Refused), "localhost is the same cluster"
+        assert "never end" in str(refused.exception)
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.bus.transports.sparrow.message_format import to_delivery
 from sparrow.bus.worker.relay import EventRelay
 from sparrow.cli.main import app
-from sparrow.cli.pipeline.outbox_relay import BulkRelay
+from sparrow.cli.pipeline.jobs.outbox_relay import BulkRelay
 from sparrow.client import Admin, Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.outbox import OutboxJob, run
@@ -62,6 +62,7 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
     return [(int(to_delivery(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 
+@pytest.mark.thorough
 def test_a_backlog_of_due_events_is_sent_and_marked(
     spark: SparkSession, platform: RunningPlatform, database_url: str
 ) -> None:

@@ -87,6 +87,34 @@ def test_a_group_gets_messages_that_only_the_archive_holds_under_its_own_topic(
     assert sorted(got) == [("orders", b"0/%d" % number, f"ID0-{number}") for number in (10, 11, 12)]
 
 
+@pytest.mark.thorough
+def test_messages_are_replayed_to_a_topic_of_the_same_name_in_another_cluster(
+    spark: SparkSession, platform: RunningPlatform
+) -> None:
+    with run_platform(broker={"name": "rescue"}) as other:
+        words = ["replay", "orders", "--to", "orders", "-n", platform.name_servers, "--offsets", "0", "9"]
+        words += ["--to-name-servers", other.name_servers]
+        ran = CliRunner().invoke(app, ["pipeline", *words])
+        assert ran.exit_code == 0, ran.output
+        assert f"20 messages replayed to orders at {other.name_servers}." in ran.output
+        found, originals = read_stored(other, "orders", QUEUES), read_stored(platform, "orders", QUEUES)
+        for queue_id in range(QUEUES):
+            assert [each.body for each in found[queue_id]] == [each.body for each in originals[queue_id][:10]]
+        again = CliRunner().invoke(app, ["pipeline", *words])
+        assert "Nothing written" in again.output
+        assert read_stored(other, "orders", QUEUES) == found
+
+        part = MessageSelection(topics=("orders",), queue_id=0)
+        work = ReplayJob(name_servers=platform.name_servers, selection=part, to="orders", to_name_servers="x:1")
+        port = platform.name_servers.rpartition(":")[2]
+        with pytest.raises(Refused, match="into itself"):
+            replay.run(spark, msgspec.structs.replace(work, to_name_servers=f"localhost:{port}"), on_progress=quiet)
+        with pytest.raises(UnknownGroup):  # billing is known to the first cluster only
+            billing = msgspec.structs.replace(work, to=None, to_group="billing", to_name_servers=other.name_servers)
+            replay.run(spark, billing, on_progress=quiet)
+
+
+@pytest.mark.thorough
 def test_a_group_that_does_not_exist_is_refused(spark: SparkSession, platform: RunningPlatform) -> None:
     wanted = MessageSelection(topics=("orders",), queue_id=0, offsets=(0, 1))
     work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to_group="biling")
@@ -109,3 +137,9 @@ def test_equal_jobs_have_equal_keys_and_different_jobs_different_keys(platform: 
     work = ReplayJob(name_servers=platform.name_servers, selection=MessageSelection(topics=("orders",)), to="again")
     assert work.key == msgspec.structs.replace(work, options={"sparrow.accessKey": "me"}).key
     assert work.key != msgspec.structs.replace(work, selection=MessageSelection(topics=("orders",), queue_id=1)).key
+    assert work.key != msgspec.structs.replace(work, to_name_servers="rescue:9876").key
+
+
+def test_a_job_that_version_0_2_0_has_done_keeps_its_key() -> None:
+    work = ReplayJob(name_servers="a:1", selection=MessageSelection(topics=("orders",)), to="again")
+    assert work.key == "replay-093dd377156179046e16a23d"

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.json_output import decode_printed
 from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow import client, clock
 from sparrow.cli.main import app
-from sparrow.client.retry import RetryLater
+from sparrow.client.consume.retry import RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.spark.jobs.stats.job import STATS_TOPIC, StatsJob, run
@@ -260,3 +261,10 @@ def test_the_command_shows_the_last_minutes(spark: SparkSession, platform: Runni
     assert done.exit_code == 0, done.output
     assert "rows of messages, 0 rows of lag" in done.stdout
     assert total(newest(on_progress(platform, "numbers"), "messages")) == 3
+    printed = CliRunner().invoke(
+        app, ["pipeline", "stats", "T", "--name-servers", platform.name_servers, "--no-traces", "--json"]
+    )
+    assert printed.exit_code == 0, printed.output
+    report = decode_printed("pipeline stats", printed.stdout)
+    assert sum(minute.messages for minute in report.minutes) == 3
+    assert report.minutes[0].hot_keys[0].key == "hot"

@@ -312,6 +312,7 @@ def test_a_missing_topic_without_auto_creation_is_an_error_before_the_first_writ
         job.client.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
 def test_rows_are_written_once_to_a_sql_store_too(tmp_path: Path, delivery: str):
     with run_platform(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:

@@ -6,15 +6,22 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.consoles import running_console
+from tests.support.json_output import decode_printed
+from tests.support.wait import wait_until
+from typer.testing import CliRunner
 
+from sparrow.cli.main import app
 from sparrow.client import Message, Producer
 from sparrow.client.blocking import Admin
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import PipelineResult, run_pipeline, validate_pipeline
+from sparrow.spark.pipelines.status import PipelineState, StatusFolder
 from sparrow.testing.platform import RunningPlatform, run_platform
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -22,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 CITIES = ("Oslo", "Lima", "Lagos")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
     with run_platform() as started:
         with Producer(started.name_servers) as producer:
@@ -147,6 +154,7 @@ def test_validate_needs_no_broker_and_reports_invalid_columns(spark: SparkSessio
         validate_pipeline(spark, load(wrong))
 
 
+@pytest.mark.thorough
 def test_a_pipeline_of_windows_that_starts_without_results_writes_to_its_new_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -159,7 +167,58 @@ def test_a_pipeline_of_windows_that_starts_without_results_writes_to_its_new_top
         .replace("[[steps]]", 'watermark = { store_timestamp = "1 second" }\n\n[[steps]]', 1)
     )
     validate_pipeline(spark, load(path))
-    assert run_file(spark, path).rows >= 300, "other tests add orders"
+    assert run_file(spark, path).rows == 300
     with Admin(platform.name_servers) as admin:
         assert "hours" in admin.topics(), "the open window is no result yet, and the topic exists"
     assert run_file(spark, path).rows == 0
+
+
+SUMS_TO_A_TOPIC = """
+[[sinks]]
+name = "topic"
+from = "sums"
+topic = "{topic}"
+mode = "update"
+"""
+
+
+@pytest.mark.thorough
+def test_the_command_prints_json_and_reports_its_state(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    path = pipeline_of(platform, tmp_path, SUMS_TO_A_TOPIC.format(topic="reported"))
+    status = tmp_path / "status"
+    done = CliRunner().invoke(app, ["pipeline", "run", str(path), "--status-folder", str(status), "--json"])
+    assert done.exit_code == 0, done.output
+    outcome = decode_printed("pipeline run", done.stdout)
+    assert (outcome.pipeline, outcome.rows, outcome.sinks) == ("revenue", 300, 1)
+    found = StatusFolder(status).read("revenue")
+    assert found is not None
+    assert (found.state, [query.rows for query in found.queries]) == (PipelineState.FINISHED, [300])
+    assert sum(queue.offset for queue in found.queries[0].queues) == 300
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_console_starts_and_stops_a_declared_pipeline(platform: RunningPlatform, tmp_path: Path) -> None:
+    """In a process of its own, on a Spark of its own."""
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    path = pipeline_of(platform, folder, SUMS_TO_A_TOPIC.format(topic="supervised"))
+    path.write_text(path.read_text().replace('name = "revenue"\n', 'name = "revenue"\ntrigger = "1 second"\n', 1))
+    with running_console(platform.name_servers, pipelines_folder=str(folder)) as console:
+        route = "/api/v1/pipelines/revenue"
+
+        def pipeline() -> Any:
+            return console.get(route).raise_for_status().json()
+
+        def rows() -> list[int]:
+            return [query["rows"] for query in (pipeline()["run"] or {"queries": []})["queries"]]
+
+        assert console.post(f"{route}/start").raise_for_status().json()["state"] == "starting"
+        wait_until(lambda: rows() == [300] or pipeline()["state"] == "failed", within_s=480)
+        found = pipeline()
+        assert found["state"] != "failed", (found["error"], found["output"])
+        assert (found["state"], found["is_own"], found["run"]["queries"][0]["lag"]) == ("running", True, 0)
+        assert console.post(f"{route}/stop").raise_for_status().json()["state"] == "stopping"
+        wait_until(lambda: pipeline()["state"] == "stopped", within_s=120)

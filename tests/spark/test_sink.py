@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +19,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparrow.client.blocking import Admin, Consumer
-from sparrow.client.queue_selection import by_hash
+from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.message import Message
+from sparrow.spark import spark_session
+from sparrow.spark.runtime.progress import watch_job
 from sparrow.testing import RunningPlatform
 from sparrow.wire.bodies import QueueRef
 
 COLUMNS = ("body", "keys", "tags", "msg_id", "topic", "queue_id", "born_timestamp", "sys_flag", "properties")
+IDEMPOTENT = pytest.param("idempotent", marks=pytest.mark.thorough)
+AT_LEAST_ONCE = pytest.param("atLeastOnce", marks=pytest.mark.thorough)
+"""`make test` writes exactly once here; `test_partition_writer.py` has the other deliveries, without Spark."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,7 @@ def texts(count: int, first: int = 0) -> list[str]:
 # -- batch jobs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
+@pytest.mark.parametrize("delivery", ["exactlyOnce", IDEMPOTENT, AT_LEAST_ONCE])
 def test_all_rows_of_a_frame_are_written(spark: SparkSession, sink: Sink, delivery: str):
     sink.write(numbers(spark, 25_000), delivery=delivery)
     assert sink.bodies() == texts(25_000)
@@ -82,6 +88,23 @@ def test_all_rows_of_a_frame_are_written(spark: SparkSession, sink: Sink, delive
     assert len({row["msg_id"] for row in found}) == 25_000
     if delivery != "atLeastOnce":  # where whole batches rotate over the queues
         assert len({row["queue_id"] for row in found}) == 4
+
+
+@pytest.mark.thorough
+def test_jobs_and_sessions_work_in_any_thread(spark: SparkSession, sink: Sink):
+    """A thread that is new to Java has no active session, in which Spark looks for our format."""
+
+    def write_as_job() -> None:
+        with watch_job(spark, lambda _: None):
+            sink.write(numbers(spark, 10))
+
+    def write_with_session() -> None:
+        sink.write(numbers(spark_session("tests"), 10, first=10))
+
+    for work in (write_as_job, write_with_session):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(work).result()
+    assert sink.bodies() == texts(20)
 
 
 @pytest.mark.thorough
@@ -249,6 +272,7 @@ def test_overwrite_mode_is_refused(spark: SparkSession, sink: Sink):
         numbers(spark, 3).write.format("sparrow").options(**sink.options()).mode("overwrite").save()
 
 
+@pytest.mark.thorough
 def test_an_error_for_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
     frame = spark.createDataFrame([("a",), (None,)], "body string").coalesce(1)
     with pytest.raises(PySparkException, match="row 1 of its partition has a null body"):
@@ -309,7 +333,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
 
 
-@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+@pytest.mark.parametrize("delivery", ["exactlyOnce", IDEMPOTENT])
 def test_a_replayed_batch_is_not_written_twice(stream: Stream, sink: Sink, delivery: str):
     stream.add(texts(10))
     stream.add(texts(10, 10))
@@ -332,6 +356,7 @@ def test_a_replayed_batch_is_sent_again_with_at_least_once_delivery(stream: Stre
     assert sink.bodies() == ["a", "a"]
 
 
+@pytest.mark.thorough
 def test_two_sinks_of_one_batch_write_once_each(stream: Stream, sink: Sink):
     def write(batch: DataFrame, number: int) -> None:
         sink.write(batch, sinkName="plain")
@@ -374,6 +399,7 @@ def test_an_empty_batch_is_no_error(stream: Stream, sink: Sink):
     assert sink.bodies() == ["a", "b"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
 def test_a_stream_whose_first_batch_is_empty_creates_its_topic(
     stream: Stream, brokers: RunningPlatform, tmp_path: Path, delivery: str

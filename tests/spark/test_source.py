@@ -11,11 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.spark_jobs import append, create_topic
 
 from sparrow import clock
 from sparrow.client import Admin, Message, Producer
+from sparrow.model.message import Draft
 from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.bodies import QueueRef
+from sparrow.wire.compression import COMPRESSED_FLAG
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -75,6 +78,7 @@ def test_every_message_is_a_row_with_all_its_fields(spark: SparkSession, platfor
     assert places == ROWS
 
 
+@pytest.mark.thorough
 def test_any_subset_of_the_columns_in_any_order_is_a_schema(spark: SparkSession, platform: RunningPlatform) -> None:
     schema = (
         "queue_offset bigint, broker string, body string, born_host string, flag int, sys_flag int, "
@@ -99,6 +103,7 @@ def test_an_unknown_schema_is_refused_before_the_first_task(
     assert sentence in failure_of(topic(spark, platform, schema=schema))
 
 
+@pytest.mark.thorough
 def test_sql_finds_the_format_without_registration(spark: SparkSession, platform: RunningPlatform) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW orders USING sparrow "
@@ -108,6 +113,7 @@ def test_sql_finds_the_format_without_registration(spark: SparkSession, platform
     assert [(row.tags, row.n) for row in found] == [(tag, ROWS // 5) for tag in "abcde"]
 
 
+@pytest.mark.thorough
 def test_ranges_are_half_open(spark: SparkSession, platform: RunningPlatform) -> None:
     def json_of(offset: int) -> str:
         return json.dumps({"orders": {str(queue): offset for queue in range(4)}})
@@ -210,6 +216,35 @@ def test_compressed_and_empty_bodies_are_read_as_they_were_sent(spark: SparkSess
     assert "is not valid UTF-8" in failure_of(topic(spark, platform, subscribe="bodies", schema="body string"))
 
 
+@pytest.mark.thorough
+def test_a_body_that_does_not_decompress_leaves_the_topic_readable(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    create_topic(platform, "broken", 1)
+    broken = Draft(body=b"no zlib", sys_flag=COMPRESSED_FLAG)
+    append(platform, "broken", 0, [Draft(body=b"a"), broken, Draft(body=b"b")])
+    frame = topic(spark, platform, subscribe="broken")
+    rows = frame.orderBy("queue_offset").collect()
+    assert [row.body for row in rows] == [b"a", None, b"b"]
+    (found,) = frame.where("decode_error is not null").collect()
+    assert (found.queue_offset, "not a valid zlib stream" in found.decode_error) == (1, True)
+    assert [row.body for row in topic(spark, platform, subscribe="broken", schema="body string").collect()] == [
+        "a",
+        None,
+        "b",
+    ]
+    assert topic(spark, platform, subscribe="broken", kafkaSchema="true").where("value is null").count() == 1
+    skipped = topic(spark, platform, subscribe="broken", schema="body binary", onUndecodable="skip")
+    assert [row.body for row in skipped.collect()] == [b"a", b"b"]
+    failing = topic(spark, platform, subscribe="broken", onUndecodable="raise")
+    assert "broken/sparrow/0 at offset 1 cannot be read" in failure_of(failing)
+    assert "use one of null, skip, raise" in failure_of(topic(spark, platform, subscribe="broken", onUndecodable="no"))
+
+    stream = Stream(spark, platform, tmp_path, subscribe="broken").run()
+    assert sorted((row.queue_offset, row.body) for row in stream.rows) == [(0, "a"), (1, None), (2, "b")]
+
+
+@pytest.mark.thorough
 def test_a_missing_topic_is_an_error_or_is_awaited(spark: SparkSession, platform: RunningPlatform) -> None:
     assert "topic 'nowhere' does not exist" in failure_of(topic(spark, platform, subscribe="nowhere"))
     assert topic(spark, platform, subscribe="nowhere", topicMissing="wait").count() == 0
@@ -228,12 +263,14 @@ def test_ranges_are_split_and_merged_by_the_options(spark: SparkSession, platfor
     assert small.count() == ROWS
 
 
+@pytest.mark.thorough
 def test_unavailable_offsets_fail_the_query_or_are_skipped(spark: SparkSession, platform: RunningPlatform) -> None:
     beyond = json.dumps({"orders": {str(queue): ROWS * 2 for queue in range(4)}})
     assert "failOnDataLoss=false" in failure_of(topic(spark, platform, endingOffsets=beyond))
     assert topic(spark, platform, endingOffsets=beyond, failOnDataLoss="false").count() == ROWS
 
 
+@pytest.mark.thorough
 def test_an_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> None:
     frame = spark.read.format("sparrow").options(nameServers="127.0.0.1:1", subscribe="orders").load()
     said = failure_of(frame)

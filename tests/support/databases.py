@@ -116,7 +116,7 @@ class Server:
         if self._empty:
             return self._empty.pop()
         name = f"db{next(self._numbers)}"
-        self._execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name}")
         return f"{self.url}/{name}"
 
     def recycle_database(self, url: str) -> None:
@@ -179,19 +179,27 @@ class Server:
     def _log(self) -> Path:
         return self.folder / "log"
 
-    def _execute(self, statement: str) -> None:
+    def execute(self, statement: str) -> None:
+        """Run a statement with the server's own client."""
         _run(*self.client, statement)
 
     def _is_ready(self) -> bool:
         try:
-            self._execute("SELECT 1")
+            self.execute("SELECT 1")
         except subprocess.CalledProcessError:
             return False
         return True
 
 
 @contextmanager
-def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settings: object) -> Iterator[Server]:
+def mariadb_server(
+    folder: Path | None = None,
+    *,
+    binlog: bool = False,
+    kind: type[Server] = Server,
+    is_started: bool = True,
+    **settings: object,
+) -> Iterator[Server]:
     """Run a MariaDB server inside the context and remove it afterwards. `settings` override the defaults below.
 
     Its files go into a new folder inside `folder`; name one on a real disk where /tmp is in memory and durability
@@ -206,7 +214,7 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
     create += (f"--innodb-log-file-size={MARIADB_SETTINGS['innodb_log_file_size']}", "--datadir={data}")
     with _private_folder(folder, owner=None) as private:
         data = private / "data"
-        _copy_template(daemon, create, data, owner=None)
+        _copy_template((str(daemon),), create, data, owner=None)
         wanted = MARIADB_SETTINGS | {
             "datadir": data,
             "tmpdir": private,
@@ -219,18 +227,18 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
             wanted |= {"log_bin": data / "binlog", "sync_binlog": 1, "server_id": 1}
         options = [f"--{name}={value}" for name, value in (wanted | settings).items()]
         client = (str(_program("mariadb", "MariaDB")), "--no-defaults", "--protocol=tcp", "--host=127.0.0.1")
-        server = Server(
+        server = kind(
             f"mysql://root@127.0.0.1:{port}",
             private,
             (*_parent_death_prefix(None), str(daemon), "--no-defaults", *account, *options),
             (*client, f"--port={port}", "--user=root", "--execute"),
             signal.SIGKILL,
         )
-        yield from _run_server(server)
+        yield from _run_server(server, is_started)
 
 
 @contextmanager
-def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[Server]:
+def postgres_server(folder: Path | None = None, *, is_started: bool = True, **settings: object) -> Iterator[Server]:
     """The same for PostgreSQL. It refuses to run as root, so under root it runs as user postgres, who must have access
     to `folder`; pytest's own temporary folders are closed to other users.
     """
@@ -243,7 +251,7 @@ def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[
     )
     with _private_folder(folder, owner=owner) as private:
         data = private / "data"
-        _copy_template(daemon, create, data, owner=owner)
+        _copy_template((str(daemon),), create, data, owner=owner)
         wanted = POSTGRES_SETTINGS | {
             "listen_addresses": "127.0.0.1",
             "port": port,
@@ -259,12 +267,13 @@ def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[
             signal.SIGQUIT,
             EMPTY_POSTGRES,
         )
-        yield from _run_server(server)
+        yield from _run_server(server, is_started)
 
 
-def _run_server(server: Server) -> Iterator[Server]:
+def _run_server(server: Server, is_started: bool = True) -> Iterator[Server]:
     try:
-        server.start()
+        if is_started:
+            server.start()
         yield server
     finally:
         server.stop()
@@ -406,11 +415,11 @@ def _remove_leftovers(home: Path) -> None:
             os.close(descriptor)
 
 
-def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: str | None) -> None:
+def _copy_template(daemon: Sequence[str], create: Sequence[str], data: Path, *, owner: str | None) -> None:
     """Copy a data folder made by `create` at `{data}`; another version or command makes another template."""
-    version = _run(str(daemon), "--version")
+    version = _run(*daemon, "--version")
     key = hashlib.sha256("\0".join((version, *create)).encode()).hexdigest()[:16]
-    template = _home() / f"{daemon.name}-{key}"
+    template = _home() / f"{Path(daemon[-1]).name}-{key}"
     with _locked(_home()):
         if not template.exists():
             half_made = template.with_suffix(".new")

@@ -42,7 +42,7 @@ from sparrow.cli.main import app
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60.0
 RUN_LANGUAGES = ("python", "sh")
-PRINTED_PORTS = re.compile(r"\b(9876|9877|9878|10911|10921|10931|10941|8000|8080)\b")
+PRINTED_PORTS = re.compile(r"\b(5557|9876|9877|9878|10911|10921|10931|10941|8000|8080|8765)\b")
 PRINTED_DATABASES = re.compile(r"\b(mysql|postgresql)://[^\s\"'/]+/\w+")
 SERVER = re.compile(r"^(\w+=\S+ )*(\.venv/bin/)?sparrow (up|broker|name-server)\b")
 UNENDING_OR_REMOTE = re.compile(r"s3a://|spark://|--every|--follow")
@@ -103,6 +103,7 @@ class PageRun:
             "SPARROW_NAME_SERVERS": f"127.0.0.1:{self._port('9876')}",
             "SPARROW_NAME_SERVER__PORT": self._port("9876"),
             "SPARROW_BROKER__PORT": self._port("10911"),
+            "SPARROW_CONSOLE__PORT": self._port("8765"),
             "UVICORN_PORT": self._port("8000"),
             **{f"SPARROW_LOG__{name}": str(value) for name, value in SMALL_LOG.items()},
         }

@@ -29,9 +29,21 @@ def small_settings(**changes: object) -> LogSettings:
 
 def copy_as_crashed(store: LogStore, to: Path) -> Path:
     """Copy the files as a kill would leave them at this moment. The store itself continues; the caller closes it."""
-    with store._maintenance_thread.paused(), store._segment_thread.paused(), store._writer.lock:
+    with store._threads.paused(), store._writer.lock:
         shutil.copytree(store.path, to)
     return to
+
+
+def checkpoint(store: LogStore) -> None:
+    """Write a checkpoint, as the store's own thread does; never at the same time."""
+    with store._threads.maintenance.paused():
+        store._maintenance.checkpoint()
+
+
+def index_keys(store: LogStore) -> None:
+    """Index the keys that wait in memory, as the store's own thread does; never at the same time."""
+    with store._threads.maintenance.paused():
+        store._maintenance.catch_up_key_index()
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:

@@ -13,7 +13,7 @@ import fcntl
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ from tests.support.databases import (
     _run_server,
 )
 
-PACKAGES = ("rabbitmq-server", "redis-server", "nats-server")
-"""The packages of every message broker in the tests, so that one run of apt installs all."""
+PACKAGES = ("rabbitmq-server", "redis-server", "nats-server", "etcd-server")
+"""The packages of every message broker and of etcd, so that one run of apt installs all."""
 # Debian's program of this name on the PATH switches to its own user and folders.
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 KAFKA_VERSION = "4.1.0"
@@ -126,7 +126,12 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
 
 
 @contextmanager
-def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[MessageBroker]:
+def kafka_server(
+    folder: Path | None = None,
+    *,
+    jvm_flags: Sequence[str] = (*official.QUICK_START_FLAGS, f"-Xmx{KAFKA_HEAP_MB}m"),
+    **settings: object,
+) -> Iterator[MessageBroker]:
     """The same for Kafka, as one node that is its own controller. `settings` are the server's, with `_` for dots.
 
     It creates no topics automatically.
@@ -154,7 +159,7 @@ def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
         properties = private / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
         java = (
-            *("java", *official._JVM_FLAGS, f"-Xmx{KAFKA_HEAP_MB}m", f"-Duser.home={private}"),
+            *("java", *jvm_flags, f"-Duser.home={private}"),
             *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", f"-Djava.io.tmpdir={private}", "-cp", f"{jars}/*"),
         )
         _run(*java, "kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER, "-c", str(properties))
@@ -175,15 +180,15 @@ def _kafka_jars() -> Path:
     official._need("java")
     folder = official.BUILD / f"kafka-{KAFKA_VERSION}"
     folder.mkdir(parents=True, exist_ok=True)
-    jars = folder / f"jars-{official._fingerprint([KAFKA_POM])}"
+    jars = folder / f"jars-{official.fingerprint([KAFKA_POM])}"
     with open(folder / "lock", "w") as lock:  # two test processes may need the same jars
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.exists():
             official._need("mvn")
-            with official._whole(jars) as unfinished:
+            with official.whole(jars) as unfinished:
                 goal = ("dependency:copy-dependencies", f"-DoutputDirectory={unfinished}")
                 words = ("mvn", "-q", "-B", "-f", str(KAFKA_POM), f"-Dkafka.version={KAFKA_VERSION}", *goal)
-                output = official._run(words, official.FETCH_TIMEOUT_S)
+                output = official.run(words, official.FETCH_TIMEOUT_S)
                 if output is not None:
                     official.unavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {output[-500:]}")
     return jars
@@ -192,8 +197,8 @@ def _kafka_jars() -> Path:
 def prepare() -> None:
     """Install missing programs before any test's timeout runs; where that is not allowed, print the instructions."""
     try:
-        for program, name in (("rabbitmq-server", "RabbitMQ"), ("redis-server", "Redis"), ("nats-server", "NATS")):
-            _program(program, name, PACKAGES)
+        for program in PACKAGES:
+            _program("etcd" if program == "etcd-server" else program, program, PACKAGES)
     except ServerNotInstalled as missing:
         print(missing)
 

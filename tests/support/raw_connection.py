@@ -28,9 +28,9 @@ class RunningListener:
 
 
 @asynccontextmanager
-async def running_listener(serve: RequestReceiver, **settings: int) -> AsyncIterator[RunningListener]:
+async def running_listener(serve: RequestReceiver, **settings: object) -> AsyncIterator[RunningListener]:
     """Run a listener; `settings` are those of `NetSettings`."""
-    listener = Listener(serve, NetSettings(**settings))
+    listener = Listener(serve, NetSettings.model_validate(settings))
     listener.bind(LOOPBACK, 0)
     await listener.start()
     try:

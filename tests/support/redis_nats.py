@@ -66,9 +66,9 @@ def redis_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
 
 
 @contextmanager
-def nats_server(folder: Path | None = None) -> Iterator[MessageBroker]:
-    """Run NATS with JetStream, which keeps its streams in the server's folder."""
-    daemon = _program("nats-server", "NATS", PACKAGES)
+def nats_server(folder: Path | None = None, *, program: Path | None = None) -> Iterator[MessageBroker]:
+    """Run NATS with JetStream, which keeps its streams in the server's folder; `program` is another than Debian's."""
+    daemon = program or _program("nats-server", "NATS", PACKAGES)
     port = _free_port()
     with _private_folder(folder, owner=None) as private:
         options = ("--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(private / "data"))

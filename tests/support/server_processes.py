@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.support.databases import _free_port
+
+from sparrow.net import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120.0
@@ -19,7 +21,6 @@ SMALL_LOG = {"SEGMENT_BYTES": 16 << 20, "WARM_BYTES": 0, "INDEX_SLOTS": 1024, "I
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-    "PYTHONDONTWRITEBYTECODE": "1",
     **{f"SPARROW_LOG__{name}": str(value) for name, value in SMALL_LOG.items()},
 }
 
@@ -27,8 +28,11 @@ ENVIRONMENT = {
 class BrokerProcess:
     """A broker that restarts on its port."""
 
-    def __init__(self, name: str, folder: Path, name_servers: str, **settings: object) -> None:
-        self.name, self._folder, self._name_servers = name, folder, name_servers
+    def __init__(
+        self, name: str, folder: Path, name_servers: str, *, arguments: Sequence[str] = (), **settings: object
+    ) -> None:
+        """`arguments`: further words of the command line. The settings are those of the broker."""
+        self.name, self._folder, self._name_servers, self._arguments = name, folder, name_servers, arguments
         self._environment = ENVIRONMENT | {
             f"SPARROW_BROKER__{key.upper()}": str(value) for key, value in settings.items()
         }
@@ -37,7 +41,7 @@ class BrokerProcess:
 
     async def start(self) -> None:
         words = ["--name", self.name, "--name-servers", self._name_servers]
-        words += ["--port", str(self._port), "--data", str(self._folder)]
+        words += ["--port", str(self._port), "--data", str(self._folder), *self._arguments]
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sparrow", "broker", *words),
             stdout=asyncio.subprocess.PIPE,
@@ -49,6 +53,10 @@ class BrokerProcess:
         async with asyncio.timeout(TIMEOUT_S):
             while not (line := (await said.readline()).decode()).startswith("ready"):
                 assert line, f"broker {self.name} ended unexpectedly"
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self._port)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -67,16 +75,19 @@ class BrokerProcess:
 
 
 @asynccontextmanager
-async def server_process(*words: str) -> AsyncIterator[list[str]]:
-    """Run `sparrow ...` until it is ready, kill it on exit; yield its output until it was ready."""
+async def server_process(*words: str, ready: str = "ready", **environment: str) -> AsyncIterator[list[str]]:
+    """Run `sparrow ...` until it is ready, kill it on exit; yield its output until it was ready.
+
+    `ready`: how the line begins that it prints then.
+    """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sparrow", *words), stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT
+        *(sys.executable, "-m", "sparrow", *words), stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT | environment
     )
     try:
         assert process.stdout is not None
         said: list[str] = []
         async with asyncio.timeout(TIMEOUT_S):
-            while not said or not said[-1].startswith("ready"):
+            while not said or not said[-1].startswith(ready):
                 line = await process.stdout.readline()
                 assert line, said
                 said.append(line.decode().strip())
@@ -88,11 +99,11 @@ async def server_process(*words: str) -> AsyncIterator[list[str]]:
 
 @asynccontextmanager
 async def broker_process(
-    name: str, folder: Path, name_servers: str, **settings: object
+    name: str, folder: Path, name_servers: str, *, arguments: Sequence[str] = (), **settings: object
 ) -> AsyncIterator[BrokerProcess]:
     """Run a broker inside the context and kill it on exit. `settings` are those of `BrokerSettings`."""
     folder.mkdir(parents=True, exist_ok=True)
-    broker = BrokerProcess(name, folder, name_servers, **settings)
+    broker = BrokerProcess(name, folder, name_servers, arguments=arguments, **settings)
     try:
         await broker.start()
         yield broker

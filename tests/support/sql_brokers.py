@@ -15,7 +15,7 @@ from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin
 from sparrow.nameserver.server import NameServer
 from sparrow.net import Channel
-from sparrow.settings import NameServerSettings, SqlSettings
+from sparrow.settings import NameServerSettings, SqlSettings, TopicNames
 from sparrow.store.sql.engine import SqlStore
 
 BROKER_NAME = "db"
@@ -25,14 +25,14 @@ LEASE_MS = 1_000
 
 @asynccontextmanager
 async def running_sql_platform(
-    folder: Path, url: str, *, wait_ms: int = 5_000, **settings: object
+    folder: Path, url: str, *, wait_ms: int = 5_000, topic_names: TopicNames = "lower", **settings: object
 ) -> AsyncIterator[PlatformDriver]:
     """Run a name server and a broker on a database, with the topic `t` of one part."""
     async with Platform(
         folder,
         name_server=NameServerSettings(port=0),
         broker=broker_settings(store=url, **settings),
-        sql=SqlSettings(database_wait_ms=wait_ms),
+        sql=SqlSettings(database_wait_ms=wait_ms, topic_names=topic_names),
     ) as platform:
         async with open_channel(platform.address) as channel:
             driver = PlatformDriver(platform, channel)
@@ -48,7 +48,7 @@ def sql_store_of(server: BrokerServer) -> SqlStore:
 
 
 def leadership_of(server: BrokerServer) -> Leadership:
-    (part,) = server.broker.workers
+    part = server.broker.workers[0]
     assert isinstance(part, Leadership)
     return part
 
@@ -57,9 +57,9 @@ class SqlBrokers:
     """Several brokers on one database."""
 
     def __init__(
-        self, stack: AsyncExitStack, url: str, folder: Path, lease_ms: int, settings: dict[str, object]
+        self, stack: AsyncExitStack, url: str, folder: Path, sql: SqlSettings, settings: dict[str, object]
     ) -> None:
-        self._stack, self._url, self._folder, self._lease_ms, self._settings = stack, url, folder, lease_ms, settings
+        self._stack, self._url, self._folder, self._sql, self._settings = stack, url, folder, sql, settings
         self.brokers: list[BrokerServer] = []
         self.channels: list[Channel] = []
 
@@ -72,7 +72,7 @@ class SqlBrokers:
     async def start_broker(self) -> BrokerServer:
         """Start one more broker."""
         settings = broker_settings(name=BROKER_NAME, store=self._url, name_servers=self.name_servers, **self._settings)
-        server = BrokerServer(settings, self._folder, sql_settings=SqlSettings(lease_ms=self._lease_ms))
+        server = BrokerServer(settings, self._folder, sql_settings=self._sql)
         await self._stack.enter_async_context(_running(server))
         self.brokers.append(server)
         self.channels.append(await self._stack.enter_async_context(open_channel(server.address)))
@@ -112,10 +112,11 @@ async def _running(server: BrokerServer) -> AsyncIterator[BrokerServer]:
 
 @asynccontextmanager
 async def running_sql_brokers(
-    folder: Path, url: str, count: int = 2, *, lease_ms: int = LEASE_MS, **settings: object
+    folder: Path, url: str, count: int = 2, *, lease_ms: int = LEASE_MS, busy_ms: float = 0, **settings: object
 ) -> AsyncIterator[SqlBrokers]:
     async with AsyncExitStack() as stack:
-        found = SqlBrokers(stack, url, folder, lease_ms, settings)
+        sql = SqlSettings(lease_ms=lease_ms, leader_busy_delay_ms=busy_ms)
+        found = SqlBrokers(stack, url, folder, sql, settings)
         await found.start_name_server()
         for _ in range(count):
             await found.start_broker()

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 _POLL_MIN_S, _POLL_MAX_S = 0.001, 0.05
 _PAUSE_SHARE = 0.02
+WAIT_S = 18.0
+"""Long, for busy machines, and less than the 20 s and 30 s after which clients look again by themselves."""
 
 
-async def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = WAIT_S) -> None:
     """Wait until the condition holds; fail after a timeout."""
     begun = time.monotonic()
     while not condition():
@@ -17,7 +19,7 @@ async def eventually(condition: Callable[[], object], *, within_s: float = 10.0)
         await asyncio.sleep(_pause_s(waited_s))
 
 
-def wait_until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], *, within_s: float = WAIT_S) -> None:
     """The same without an event loop."""
     begun = time.monotonic()
     while not condition():

@@ -19,7 +19,6 @@ NOUNS_IN_ING = {
     "signing",
     "staging",
     "testing",
-    "tracing",
     "training",
     "trimming",
 }

@@ -31,7 +31,10 @@ def exported(module) -> set[str]:
 
 def type_checker_imports(path: Path) -> set[str]:
     [block] = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
-    return {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in imports for alias in node.names}
+    from_errors = {node.module for node in imports if node.names[0].name == "*"} == {errors.__name__}
+    return names - {"*"} | set(errors.__all__) if from_errors else names
 
 
 @pytest.mark.parametrize("module", [sparrow, aio])
@@ -48,9 +51,8 @@ def test_both_flavours_export_the_same_names():
 
 
 def test_every_error_of_the_model_is_exported():
-    kinds = {
-        name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == errors.__name__
-    }
+    kinds = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert kinds == set(errors.__all__)
     assert kinds <= exported(sparrow)
 
 

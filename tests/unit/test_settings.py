@@ -11,9 +11,11 @@ from sparrow.settings import (
     KIB,
     MIB,
     BrokerSettings,
+    ConsoleSettings,
     LogSettings,
     NameServerSettings,
     NetSettings,
+    ReplicationSettings,
     Settings,
     SqlSettings,
 )
@@ -76,9 +78,13 @@ def read_default(text: str) -> object:
         ("`[broker.net]`, `[name_server.net]`", NetSettings),
         ("`[log]`", LogSettings),
         ("`[sql]`", SqlSettings),
+        ("`[replication]`", ReplicationSettings),
+        ("`[console]`", ConsoleSettings),
     ],
 )
 def test_the_page_lists_every_setting_with_its_default(title: str, section: type[BaseModel]) -> None:
     fields = {name: field.get_default(call_default_factory=True) for name, field in section.model_fields.items()}
     fields.pop("net", None)  # a section of its own
-    assert documented_defaults(title) == {name: None if value in ("", {}) else value for name, value in fields.items()}
+    assert documented_defaults(title) == {
+        name: None if value in ("", {}, []) else value for name, value in fields.items()
+    }

@@ -177,6 +177,18 @@ class TrafficCounters:
         passed_ms = now_ms - begun_ms
         return (current - of(begun)) * 1000 / passed_ms if passed_ms > 0 else 0.0
 
+    def sent_by_topic(self) -> list[tuple[str, Tally]]:
+        """Return messages, bytes and calls of the sends to each topic that had some in the last day."""
+        return list(self._sent.items())
+
+    def pulled_by_group(self) -> list[tuple[tuple[str, str], Tally]]:
+        """Return messages, bytes and calls of the pulls of each topic and group."""
+        return list(self._pulled.items())
+
+    def sent_back_by_group(self) -> list[tuple[tuple[str, str], Tally]]:
+        """Return the messages that each group sent back, by topic and group."""
+        return list(self._back_by_group.tallies.items())
+
     def topic_traffic(self, topic: str, now_ms: int) -> Traffic | None:
         """Return the traffic of a topic; None if it had no message for a day."""
         return self._by_topic.traffic(topic, now_ms)

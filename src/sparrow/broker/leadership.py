@@ -21,6 +21,8 @@ from sparrow.store.sql.engine import SqlStore
 log = logging.getLogger(__name__)
 
 LEADER_LEASE = "leader"
+SEAT_PREFIX = "seat:"
+"""Prefix of the leases by which brokers that do not lead hold their numbers."""
 BROKERS_MAX = 64
 _LEASE_QUARTERS = 4
 """A lease is renewed after a quarter of its time; after three quarters without renewal the leader steps down."""
@@ -158,4 +160,4 @@ async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def _seat(number: int | None = None) -> str:
-    return f"seat:{'' if number is None else number}"
+    return f"{SEAT_PREFIX}{'' if number is None else number}"

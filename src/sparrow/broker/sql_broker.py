@@ -11,10 +11,12 @@ from sparrow.broker.catalog.groups import GroupCatalog
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
+from sparrow.broker.consume.pull_advice import PullAdvisor
 from sparrow.broker.consume.resend_sql import SqlResender
 from sparrow.broker.context import Broker
 from sparrow.broker.delay.sql import SqlDelayScheduler
 from sparrow.broker.leadership import Leadership
+from sparrow.broker.metrics.event_counters import EventCounters
 from sparrow.broker.pop.revive import Reviver
 from sparrow.broker.pop.state.sql import SqlPopState
 from sparrow.broker.retention.sql import SqlRetention
@@ -46,18 +48,21 @@ async def open_sql_broker(
         owner=str(address),
         store_host=host,
         on_growth=long_polls.notify_growth,
-        awaited_queues=long_polls.queues,
+        is_awaited=long_polls.is_awaited,
+        admin_tokens=settings.admin_tokens if settings.auth else (),
         now_ms=now_ms,
     )
     # Each part of a topic is a dozen tables: topics that are created automatically get one.
     settings = settings.model_copy(update={"topic_queues": 1})
     topics, clients = TopicCatalog(store, settings, now_ms, stores_system_topics=False), ClientRegistry()
-    groups = GroupCatalog(store, settings, now_ms)
+    groups, events = GroupCatalog(store, settings, now_ms), EventCounters()
     delay = SqlDelayScheduler(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
-    transactions = SqlTransactionCoordinator(store, clients, settings, store_host=pack_host(host), now_ms=now_ms)
+    transactions = SqlTransactionCoordinator(
+        store, topics, clients, settings, store_host=pack_host(host), now_ms=now_ms, events=events
+    )
     resender = SqlResender(store, topics, clients)
     pop_state = SqlPopState(store, long_polls, now_ms=now_ms)
-    reviver = Reviver(pop_state, store, topics, groups, long_polls, now_ms=now_ms)
+    reviver = Reviver(pop_state, store, topics, groups, long_polls, now_ms=now_ms, events=events)
     broker = Broker(
         settings=settings,
         address=address,
@@ -71,11 +76,15 @@ async def open_sql_broker(
         pop_state=pop_state,
         stages_folder=folder / f"stages-{address.port}",  # brokers that share a database may share a folder
         resender=resender,
+        events=events,
         now_ms=now_ms,
     )
 
+    advisor = PullAdvisor(store)
+    broker.advised_broker_id = advisor.advised_broker_id
+
     async def set_number(number: int) -> None:
-        broker.broker_id = number
+        broker.broker_id = advisor.broker_id = number
         await topics.set_leader_term(store.epoch)
 
     work = (
@@ -86,7 +95,7 @@ async def open_sql_broker(
         SqlRetention(store).run_as_leader,
     )
     leading = Leadership(store, work=work, on_change=set_number)
-    broker.workers, broker.hand_over = (leading,), leading.leave
+    broker.workers, broker.hand_over = (leading, advisor), leading.leave
     changes: set[asyncio.Task[None]] = set()
 
     def apply_catalog() -> None:
@@ -97,6 +106,10 @@ async def open_sql_broker(
             changes.add(task)
             task.add_done_callback(changes.discard)
 
-    await broker.start()
+    try:
+        await broker.start()
+    except BaseException:
+        await store.close()
+        raise
     store.on_refresh, store.on_restart = apply_catalog, pop_state.forget
     return broker

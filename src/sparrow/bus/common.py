@@ -18,7 +18,8 @@ from sparrow.bus.handlers.subscription import SubscriptionOptions
 from sparrow.bus.publish.bound_transaction import bind_transaction
 from sparrow.bus.publish.outgoing_event import to_outgoing_event
 from sparrow.bus.settings import BusOptions, BusSettings, apply_options
-from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.connections.database import BusDatabase
+from sparrow.bus.telemetry.metrics import BusMetrics
 from sparrow.bus.telemetry.probe import FailedEvent, StateChange
 from sparrow.bus.transports.spi import Transport
 from sparrow.model.health import Health
@@ -57,6 +58,8 @@ class AnyEventBus:
         - `on_failed`, `on_state`: called for every message that enters Failed, and for every change of state.
         - `options`: fields of `BusSettings`.
         """
+        self.metric_source = BusMetrics(self)
+        """The metrics of this bus, for a `HealthServer`."""
         self.core = BusCore(
             database,
             broker,

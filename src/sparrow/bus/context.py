@@ -20,11 +20,11 @@ from sparrow.bus.handlers.transactions import HandlerTransaction
 from sparrow.bus.publish.outgoing_event import EventEncoder
 from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.connections.database import BusDatabase
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseKind, SqlDialect, database_kind
+from sparrow.bus.telemetry.event_spans import EventSpans
 from sparrow.bus.telemetry.handler_failures import HandlerFailures
 from sparrow.bus.telemetry.probe import BusProbe
-from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
 from sparrow.bus.worker.wake_signal import WakeSignal
 
@@ -48,7 +48,7 @@ class BusContext:
     ids: SnowflakeGenerator
     event_encoder: EventEncoder
     probe: BusProbe
-    tracing: EventTracing
+    spans: EventSpans
     broker: str = "broker"
     """The broker as errors name it: its URL without the password."""
     handler_failures: HandlerFailures = field(default_factory=HandlerFailures)

@@ -24,20 +24,21 @@ from sparrow.bus.publish.outgoing_event import EventEncoder
 from sparrow.bus.publish.request_reply import PendingRequests
 from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.sql.database import BusDatabase, is_unreachable
+from sparrow.bus.sql.connections.database import BusDatabase, is_unreachable
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseClock, SqlDialect
 from sparrow.bus.sql.migrations.runner import check_schema, migrate
 from sparrow.bus.sql.statistics import count_due
 from sparrow.bus.sql.tables import metadata
+from sparrow.bus.telemetry.event_spans import EventSpans
 from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
-from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
 from sparrow.bus.transports.url import transport_from_url
 from sparrow.bus.worker.health import not_started_finding
 from sparrow.bus.worker.worker import BusWorker
 from sparrow.client.blocking.loop_thread import LoopThread
-from sparrow.model.errors import Closed, Refused, hide_password
+from sparrow.model.errors import Closed, Refused
 from sparrow.model.health import Health
+from sparrow.model.urls import hide_password
 
 T = TypeVar("T")
 _DRAIN_POLL_S = 0.005
@@ -63,7 +64,7 @@ class BusCore:
         self.registry = SubscriptionRegistry(settings.default_group)
         self.clock = DatabaseClock()
         self._providers = dict(providers or {})
-        bus_database, ids, tracing = BusDatabase(database), SnowflakeGenerator(), EventTracing()
+        bus_database, ids, spans = BusDatabase(database), SnowflakeGenerator(), EventSpans()
         kind = bus_database.kind
         transport = transport_from_url(broker, version=settings.version) if isinstance(broker, str) else broker
         sql = SqlDialect(
@@ -81,11 +82,11 @@ class BusCore:
             naming=settings.naming,
             check_name=transport.check_name,
             now=self._now,
-            trace_headers=tracing.headers,
+            trace_headers=spans.headers,
         )
         probe = BusProbe()
         self.context = BusContext(
-            settings, bus_database, sql, transport, self.registry, ids, event_encoder, probe, tracing
+            settings, bus_database, sql, transport, self.registry, ids, event_encoder, probe, spans
         )
         self.context.broker = hide_password(broker) if isinstance(broker, str) else type(broker).__name__
         self.context.filters = tuple(to_filter(each) for each in filters)

@@ -36,7 +36,7 @@ from sparrow.bus.codec.headers import Headers
 from sparrow.bus.common import AnyEventBus
 from sparrow.bus.context import BusContext
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
-from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.connections.database import BusDatabase
 from sparrow.bus.sql.dialect import BusTableNames
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.bus.transports.memory import MemoryTransport

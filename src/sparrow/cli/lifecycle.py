@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -35,3 +36,14 @@ async def _serve_with_signals(serve: ServeUntilStopped) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     await serve(stop)
+
+
+def stop_on_stdin_eof(stop: asyncio.Event) -> None:
+    """Set the event when standard input ends: the parent process has stopped, or was killed."""
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def on_end() -> None:
+        loop.remove_reader(descriptor)  # the end stays readable
+        stop.set()
+
+    loop.add_reader(descriptor, on_end)

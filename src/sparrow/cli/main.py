@@ -11,6 +11,8 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from sparrow import __version__
+from sparrow.cli.exit_codes import ExitCode, exit_code_of
+from sparrow.cli.output_pipe import discard_output, is_output_closed
 from sparrow.extras import require
 from sparrow.model.errors import MissingExtra, SparrowError
 
@@ -18,17 +20,31 @@ COMMAND_MODULES = {
     "up": "server.up",
     "broker": "server.up",
     "name-server": "server.up",
+    "console": "console",
     "demo": "demo.commands",
-    "resend": "resend",
-    "dlq": "dlq",
+    "topic": "topic.commands",
+    "group": "group.commands",
+    "message": "message.commands",
+    "send": "send.command",
+    "tail": "tail.command",
+    "resend": "resend.command",
+    "dlq": "dlq.commands",
+    "transaction": "transaction.commands",
     "bus": "bus.commands",
     "pipeline": "pipeline.commands",
     "store": "store.commands",
-    "token": "token",
+    "token": "token.commands",
+    "cluster": "cluster.commands",
+    "settings": "settings.command",
+    "doctor": "doctor.command",
+    "bench": "bench.command",
 }
 """The module of each command below `sparrow.cli`. It has an `app` with subcommands, or a function named like it."""
 
-COMMAND_EXTRAS = dict.fromkeys(("up", "broker", "name-server", "demo", "store"), "server") | {"pipeline": "spark"}
+COMMAND_EXTRAS = dict.fromkeys(("up", "broker", "name-server", "demo", "store", "cluster", "bench"), "server") | {
+    "console": "console",
+    "pipeline": "spark",
+}
 """The extra of each command whose module loads NumPy and Arrow."""
 
 
@@ -47,6 +63,16 @@ class LazyCommandGroup(TyperGroup):
                 assert isinstance(loaded, TyperGroup), "an app with a callback is a group"
                 self.commands[name] = loaded.commands[name]
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; end quietly if the reader of its output has closed the pipe."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            if not is_output_closed():
+                raise
+            discard_output()
+            raise typer.Exit(ExitCode.OUTPUT_CLOSED) from None
 
 
 def _app_with(name: str) -> typer.Typer:
@@ -109,4 +135,4 @@ def entry() -> None:
         app()
     except SparrowError as error:
         typer.secho(f"sparrow: {error}", fg=typer.colors.RED, err=True)
-        raise SystemExit(1) from error
+        raise SystemExit(exit_code_of(error)) from error

@@ -9,8 +9,8 @@ from __future__ import annotations
 import warnings
 
 from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
+from sparrow.client.consume.retry import DeadLetter, RetryLater
 from sparrow.client.options import Prefetch
-from sparrow.client.retry import DeadLetter, RetryLater
 from sparrow.model.message import Message
 from sparrow.model.priority import Priority
 from sparrow.model.send_result import SendResult, SendStatus

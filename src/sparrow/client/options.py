@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 
-from sparrow.client.allocation import AllocationStrategy, averagely
+from sparrow.client.consume.allocation import AllocationStrategy, averagely
+from sparrow.client.consume.priority_lanes import STARVATION_MS
 from sparrow.client.option_checks import refuse_unknown, validate_options, validate_value
-from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.queue_selection import QueueSelector
+from sparrow.client.produce.queue_selection import QueueSelector
 from sparrow.model.message import StoredMessage
+from sparrow.model.tls import Tls
 from sparrow.model.token import Credentials
 from sparrow.model.transaction import TransactionState
 
@@ -69,6 +70,10 @@ class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
             validate_value(name, getattr(self, name), hint, "Prefetch")
 
 
+BATCH_PREFETCH = Prefetch(count_max=32_768, span_max=100_000, pull_count_max=8_192, pull_bytes_max=1 << 20)
+"""The default of a consumer that takes whole pulls as batches."""
+
+
 class ProducerOptions(TypedDict, total=False):
     """Keyword arguments of `Producer`."""
 
@@ -94,10 +99,14 @@ class ProducerOptions(TypedDict, total=False):
     """Answers check-backs of transactions. Brokers send them to any producer of the group, so use a group for it."""
     trace: bool
     """Record every send in the trace topic."""
+    send_log_level: Literal["debug", "info"]
+    """The level at which every send is logged, with the keys and the result of the message."""
     idempotent: bool
     """Store a retried send once. Each message is sent alone, and retried on the same queue only."""
     credentials: Credentials | None
     """Sign every request, for brokers that require tokens."""
+    tls: Tls | None
+    """Encrypt the connections. None: as the environment variable `SPARROW_TLS_AUTHORITIES` says."""
 
 
 PRODUCER_DEFAULTS: ProducerOptions = {
@@ -113,8 +122,10 @@ PRODUCER_DEFAULTS: ProducerOptions = {
     "selector": None,
     "transaction_checker": None,
     "trace": False,
+    "send_log_level": "debug",
     "idempotent": False,
     "credentials": None,
+    "tls": None,
 }
 
 
@@ -127,6 +138,9 @@ class ConsumerOptions(TypedDict, total=False):
     strategy: AllocationStrategy
     """How the members of a group share the queues; all members must use the same."""
     prefetch: Prefetch | None
+    at_most_once: bool
+    """Commit a message before it is delivered: it is never delivered again, and lost if its handler does not finish.
+    All members must use it."""
     commit_interval_ms: AtLeastOne
     offsets_path: Path | str | None
     """The file in which a broadcast consumer keeps its offsets; None keeps them in memory."""
@@ -144,6 +158,8 @@ class ConsumerOptions(TypedDict, total=False):
     """The client id is `ip@instance_name`, unique in the group; None makes one up."""
     credentials: Credentials | None
     """Sign every request, for brokers that require tokens."""
+    tls: Tls | None
+    """Encrypt the connections. None: as the environment variable `SPARROW_TLS_AUTHORITIES` says."""
 
 
 CONSUMER_DEFAULTS: ConsumerOptions = {
@@ -151,6 +167,7 @@ CONSUMER_DEFAULTS: ConsumerOptions = {
     "consume_from": "first",
     "strategy": averagely,
     "prefetch": None,
+    "at_most_once": False,
     "commit_interval_ms": 5_000,
     "offsets_path": None,
     "retries_max": None,
@@ -159,6 +176,7 @@ CONSUMER_DEFAULTS: ConsumerOptions = {
     "timeout_ms": 3_000,
     "instance_name": None,
     "credentials": None,
+    "tls": None,
 }
 
 
@@ -170,9 +188,16 @@ class PopConsumerOptions(TypedDict, total=False):
     timeout_ms: AtLeastOne
     credentials: Credentials | None
     """Sign every request, for brokers that require tokens."""
+    tls: Tls | None
+    """Encrypt the connections. None: as the environment variable `SPARROW_TLS_AUTHORITIES` says."""
 
 
-POP_CONSUMER_DEFAULTS: PopConsumerOptions = {"invisible_ms": 60_000, "timeout_ms": 3_000, "credentials": None}
+POP_CONSUMER_DEFAULTS: PopConsumerOptions = {
+    "invisible_ms": 60_000,
+    "timeout_ms": 3_000,
+    "credentials": None,
+    "tls": None,
+}
 
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any])
 

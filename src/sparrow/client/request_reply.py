@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from sparrow.client.delayed_delivery import with_properties
+from sparrow.client.produce.delayed_delivery import with_properties
 from sparrow.model.errors import Refused
 from sparrow.model.message import LOOPBACK_HOST, AnyMessage, Host, Message, StoredMessage
 from sparrow.model.protocol import (

@@ -266,7 +266,7 @@ def body_length(message: AnyMessage) -> int:
         raise not_a_message(message) from None
 
 
-class Draft(msgspec.Struct, kw_only=True):
+class Draft(msgspec.Struct, kw_only=True, gc=False):
     """A message before it is appended: body and property string as they arrived over the wire.
 
     The store adds offsets, store time and host.

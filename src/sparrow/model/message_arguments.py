@@ -1,4 +1,4 @@
-"""Checks of the arguments of `Message`: what is refused, and what to write instead.
+"""Unusual arguments of `Message`: converted if that is safe, else refused with what to write instead.
 
 `Message` calls these only for arguments that are not plain already, because it is made for every message that is sent.
 """

@@ -34,10 +34,16 @@ LANE_COUNT = len(Priority)
 _BY_LABEL = {priority.label: priority for priority in Priority}
 
 
-def parse_priority(label: str | None) -> Priority:
-    """Return the priority for the value of the message property; without a value it is middle."""
+def parse_priority(label: str | None, number: str | None = None) -> Priority:
+    """Return the priority for the values of Sparrow's message property and of RocketMQ's; without both it is middle.
+
+    RocketMQ's numbers have as many levels as the topic has queues, and a higher one is more urgent; here 0 is low, 1 is
+    middle and the others are high. As in RocketMQ, any other text has no effect.
+    """
     if label is None:
-        return Priority.MIDDLE
+        if number is None or not number.isdecimal():
+            return Priority.MIDDLE
+        return Priority(max(Priority.HIGH, Priority.LOW - int(number[:9])))  # Java's numbers are no longer
     found = _BY_LABEL.get(label)
     if found is None:
         raise IllegalMessage(f"its priority is {label!r}: use high, middle or low")

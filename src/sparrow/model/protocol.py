@@ -51,6 +51,8 @@ PROPERTY_TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 PROPERTY_POP_CHECKPOINT = "POP_CK"
 """The receipt handle of a popped message."""
 PROPERTY_FIRST_POP_MS = "1ST_POP_TIME"
+PROPERTY_PRIORITY_NUMBER = "_SYS_MSG_PRIORITY_"
+"""The priority of a message since 5.4: 0 or more, the higher the more urgent."""
 
 # -- properties that Sparrow adds -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Tokens: who may produce and who may consume, and the credentials that clients sign requests with.
+"""Tokens: who may produce, consume or administer, and the credentials that clients sign requests with.
 
 Every request contains the name of a token; the secret is never sent, it only signs. Tokens are never deleted: the name
 of a revoked token stays in use, so that its past messages remain attributed to it.
@@ -6,6 +6,7 @@ of a revoked token stays in use, so that its past messages remain attributed to 
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from typing import Literal
 
@@ -13,18 +14,25 @@ import msgspec
 
 from sparrow.model.errors import IllegalName, Refused
 
-TokenKind = Literal["p", "c"]
-"""`p` may produce, `c` may consume."""
+TokenKind = Literal["p", "c", "pc", "a"]
+"""`p` may produce, `c` may consume, `pc` both; `a` may also administer."""
 
 TOKEN_NAME_CHARS_MAX = 190
 """The length that a key column of every supported database can hold."""
 SECRET_BYTES = 32
-_KINDS: dict[str, TokenKind] = {"p": "p", "c": "c"}
-TOKEN_KIND_LABELS: dict[TokenKind, str] = {"p": "a producer's", "c": "a consumer's"}
+TOKEN_KIND_LABELS: dict[TokenKind, str] = {
+    "p": "a producer's",
+    "c": "a consumer's",
+    "pc": "a producer's and consumer's",
+    "a": "an administrator's",
+}
+_KINDS: dict[str, TokenKind] = {kind: kind for kind in TOKEN_KIND_LABELS}
+EVERY_NAME = "*"
+"""The pattern that every topic and every group matches."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """An identity and its permission."""
+    """An identity and its permissions (`model/permissions` has the rules)."""
 
     id: int
     """A small number that is never reused; SQL stores keep it with each message."""
@@ -33,6 +41,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
     created_ms: int
     revoked_ms: int | None = None
+    topics: tuple[str, ...] = (EVERY_NAME,)
+    """Patterns of the topics that it may use. Tokens that were stored before there were patterns may use all."""
+    groups: tuple[str, ...] = (EVERY_NAME,)
+    """Patterns of the consumer groups that it may use."""
 
     @property
     def secret_key(self) -> str:
@@ -75,10 +87,13 @@ def validate_token_name(name: str) -> str:
 
 
 def parse_token_kind(kind: str) -> TokenKind:
-    """Return the kind if it is `p` or `c`; raise `Refused` otherwise."""
+    """Return the kind if it is `p`, `c`, `pc` or `a`; raise `Refused` otherwise."""
     found = _KINDS.get(kind)
     if found is None:
-        raise Refused(f"{kind[:80]!r} is no kind of token: use p for producing, or c for consuming")
+        raise Refused(
+            f"{kind[:80]!r} is no kind of token: use p for producing, c for consuming, pc for both, "
+            "or a for administering"
+        )
     return found
 
 
@@ -96,13 +111,22 @@ def parse_secret_key(secret_key: str | None) -> bytes:
     return secret
 
 
-def validate_reissue(token: Token, kind: TokenKind) -> Token:
-    """Return a token that is issued again under its name; raise `Refused` if its kind differs or it is revoked."""
-    if token.kind != kind:
-        raise Refused(
-            f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]} (type {token.kind}) already: "
-            f"issue {TOKEN_KIND_LABELS[kind]} (type {kind}) under another name"
-        )
+def validate_reissue(token: Token, wanted: Token) -> Token:
+    """Return a token that is issued again with the same secret, for brokers that do not have it yet.
+
+    Raises `Refused` if it is revoked, has other permissions, or the caller does not know its secret.
+    """
     if token.is_revoked:
         raise Refused(f"token {token.name!r} was revoked: issue one under another name")
+    if not hmac.compare_digest(token.secret, wanted.secret):
+        raise Refused(
+            f"token {token.name!r} exists, and its secret key is shown only once, when it is issued: issue one under "
+            "another name, or give the secret key with the request"
+        )
+    if (token.kind, token.topics, token.groups) != (wanted.kind, wanted.topics, wanted.groups):
+        raise Refused(
+            f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]} (type {token.kind}), for topics "
+            f"{', '.join(token.topics)} and groups {', '.join(token.groups)}: change it with `sparrow token change`, "
+            "or issue one under another name"
+        )
     return token

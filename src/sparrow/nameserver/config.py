@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparrow import clock
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.nameserver.context import NameServerContext
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
@@ -10,6 +11,8 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import EmptyHeader, GetKvResponse, KvEntryRequest, ListKv, PutKv
 
 ORDER_MESSAGE_ENABLE = "orderMessageEnable"
+BROKER_NAME_CONFLICTS = "brokerNameConflicts"
+"""Sparrow's own: `name:id=address,address`, separated by `;`."""
 
 
 async def put(request: PutKv, context: NameServerContext, _: RequestContext) -> EmptyHeader:
@@ -45,9 +48,12 @@ def _not_found(remark: str) -> HandlerResponse:
 async def show_settings(_: EmptyHeader, context: NameServerContext, __: RequestContext) -> HandlerResponse:
     """Return the settings as Java properties, under RocketMQ's names where it has one."""
     settings = context.settings
+    conflicts = context.routes.conflicts.current().items()
     properties = {
         "bindAddress": settings.host,
+        BROKER_NAME_CONFLICTS: ";".join(f"{name}:{number}={','.join(each)}" for (name, number), each in conflicts),
         "brokerSilenceMillis": settings.broker_timeout_ms,
+        "currentTimeMillis": clock.now_ms(),  # Sparrow's own name: clocks that differ are found by it
         "listenPort": context.address.port,
         ORDER_MESSAGE_ENABLE: str(context.is_order_message_enabled).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,

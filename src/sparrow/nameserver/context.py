@@ -21,7 +21,8 @@ class NameServerContext:
     address: Address
     routes: RouteTable = field(default_factory=RouteTable)
     kv: KvConfig = field(default_factory=KvConfig)
-    now_ms: Callable[[], int] = clock.now_ms
+    monotonic_ms: Callable[[], int] = clock.monotonic_ms
+    """The clock of the silence of brokers; nobody sets it."""
     is_order_message_enabled: bool = False
     """Whether routes include the order configuration of ordered topics (RocketMQ's `orderMessageEnable`)."""
     registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

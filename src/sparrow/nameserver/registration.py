@@ -63,12 +63,23 @@ async def register(request: RegisterBroker, context: NameServerContext, call: Re
             acting_master=request.acting_master,
             heartbeat_timeout_ms=timeout_ms if timeout_ms and timeout_ms > 0 else context.settings.broker_timeout_ms,
             connection=call.channel,
-            now_ms=context.now_ms(),
+            now_ms=context.monotonic_ms(),
         )
     if is_new:
         log.info(
             "broker %(broker)s at %(address)s registered",
             {"broker": request.broker_name, "address": request.broker_address},
+        )
+    if registered.rival_address is not None:
+        log.warning(
+            "brokers at %(address)s and %(rival)s both register as %(broker)s with the id %(broker_id)s: clients "
+            "see one of them at a time. Give each broker a name of its own with --name",
+            {
+                "address": request.broker_address,
+                "rival": registered.rival_address,
+                "broker": request.broker_name,
+                "broker_id": request.broker_id,
+            },
         )
     header = RegisterBrokerResponse(registered.ha_address, registered.master_address)
     orders = context.kv.table(ORDER_TOPIC_NAMESPACE)
@@ -96,7 +107,7 @@ async def compare_version(
     """Tell a broker whether it must register: it is unknown, or its topics changed. Counts as a heartbeat."""
     version = call.body(DataVersion)
     known = context.routes.touch(
-        request.broker_name, request.broker_address, connection=call.channel, now_ms=context.now_ms()
+        request.broker_name, request.broker_address, connection=call.channel, now_ms=context.monotonic_ms()
     )
     if known is None:
         return HandlerResponse(QueryDataVersionResponse(changed=True))
@@ -104,7 +115,9 @@ async def compare_version(
 
 
 async def heartbeat(request: BrokerHeartbeat, context: NameServerContext, call: RequestContext) -> EmptyHeader:
-    context.routes.touch(request.broker_name, request.broker_address, connection=call.channel, now_ms=context.now_ms())
+    context.routes.touch(
+        request.broker_name, request.broker_address, connection=call.channel, now_ms=context.monotonic_ms()
+    )
     return EmptyHeader()
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import msgspec
 from sparrow.model.errors import BadRequest
 from sparrow.model.protocol import BROKER_SYNC_TOPIC_PREFIX, MASTER_BROKER_ID, PERM_READ, PERM_WRITE
 from sparrow.nameserver.brokers import BrokerGroup, BrokerMember, BrokerTable
+from sparrow.nameserver.name_conflicts import NameConflicts
 from sparrow.wire.bodies import ClusterTable, DataVersion, QueueData, RouteData, TopicConfig, TopicTable, write
 
 
@@ -24,6 +26,8 @@ class RegistrationResult(NamedTuple):
 
     master_address: str | None = None
     ha_address: str | None = None
+    rival_address: str | None = None
+    """Another broker that registers under the same name and id, if that has just become known."""
 
 
 class RemovedBroker(NamedTuple):
@@ -39,6 +43,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._brokers = BrokerTable()
+        self.conflicts = NameConflicts()
         self._queues: dict[str, dict[str, QueueData]] = {}
         """Topic to broker name to queues. It holds exactly the topics in the `topics` of the groups."""
         self._encoded: dict[str, tuple[str | None, bytes]] = {}
@@ -72,6 +77,12 @@ class RouteTable:
         has_moved = previous is not None and previous.address != address
         if previous is not None and has_moved and _state(previous.version) > _state(version):
             return RegistrationResult()  # another broker has taken the id since; RocketMQ ignores the old one silently
+        self.conflicts.forget(broker_name, address, except_id=broker_id)
+        rival = None
+        if previous is not None and has_moved:
+            old = previous.address, previous.connection
+            if self.conflicts.replace((broker_name, broker_id), old, (address, connection)):
+                rival = previous.address
         member = BrokerMember(broker_id, address, ha_address, version, connection, now_ms, heartbeat_timeout_ms)
         group = self._brokers.put(broker_name, cluster, member)
         group.has_acting_master = bool(acting_master)
@@ -85,11 +96,9 @@ class RouteTable:
             is_changed = previous is None or has_moved or not is_same_version(previous.version, version)
             self._update_topics(group, configs, is_changed=is_changed)
         master = group.members.get(MASTER_BROKER_ID)
-        return (
-            RegistrationResult()
-            if master is None or master is member
-            else RegistrationResult(master.address, master.ha_address)
-        )
+        if master is None or master is member:
+            return RegistrationResult(rival_address=rival)
+        return RegistrationResult(master.address, master.ha_address, rival)
 
     def _update_topics(self, group: BrokerGroup, configs: Iterable[TopicConfig], *, is_changed: bool) -> None:
         """Without a change, add only missing topics: write permissions that a tool removed stay removed."""
@@ -114,12 +123,14 @@ class RouteTable:
         return member.version
 
     def unregister(self, broker_name: str, address: str) -> list[RemovedBroker]:
+        self.conflicts.forget(broker_name, address)
         group = self._brokers.get(broker_name)
         member = group.member_at(address) if group is not None else None
         return self._remove([(group, member)]) if group is not None and member is not None else []
 
     def connection_closed(self, connection: Hashable) -> list[RemovedBroker]:
         """Remove the members whose last request came over this connection."""
+        self.conflicts.connection_closed(connection)
         return self._remove(self._brokers.members_on(connection))
 
     def expire(self, now_ms: int) -> list[RemovedBroker]:
@@ -227,6 +238,22 @@ class RouteTable:
     def clusters(self) -> ClusterTable:
         groups = {group.name: group.data() for group in self._brokers}
         return ClusterTable(dict(sorted(groups.items())), self._brokers.clusters())
+
+    def broker_counts(self) -> dict[str, int]:
+        """Return the number of registered brokers of each cluster."""
+        counts: Counter[str] = Counter()
+        for group in self._brokers:
+            counts[group.cluster] += len(group.members)
+        return counts
+
+    def oldest_registration_ms(self) -> int | None:
+        """Return the time of the last sign of life of the broker that is silent longest; None without brokers."""
+        return min((member.last_seen_ms for group in self._brokers for member in group.members.values()), default=None)
+
+    @property
+    def topic_count(self) -> int:
+        """The number of topics with a route."""
+        return len(self._queues)
 
     def member_addresses(self, broker_name: str) -> dict[int, str]:
         """Return the addresses of a broker group by broker id; empty if it is unknown."""

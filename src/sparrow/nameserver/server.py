@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sparrow import clock
+from sparrow.model.health import Finding, Health
 from sparrow.nameserver import dispatch
 from sparrow.nameserver.context import NameServerContext
 from sparrow.nameserver.kv import KvConfig
+from sparrow.nameserver.metrics import NameServerMetrics
 from sparrow.nameserver.registration import log_removed_brokers
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
@@ -29,10 +32,15 @@ class NameServer:
         self,
         settings: NameServerSettings,
         kv_path: Path | None = None,
-        now_ms: Callable[[], int] = clock.now_ms,
+        monotonic_ms: Callable[[], int] = clock.monotonic_ms,
+        *,
+        has_metrics: bool = False,
     ) -> None:
-        self.settings = settings
-        self._kv_path, self._now_ms = kv_path, now_ms
+        """Prepare a name server. `has_metrics`: measure its requests, for `metrics`."""
+        self.settings, self._has_metrics = settings, has_metrics
+        self.metrics: NameServerMetrics | None = None
+        self._is_serving = False
+        self._kv_path, self._monotonic_ms = kv_path, monotonic_ms
         self._scan: asyncio.TimerHandle | None = None
         self.context: NameServerContext
         self.address: Address
@@ -44,10 +52,21 @@ class NameServer:
         self._listener = Listener(self._serve, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = advertised_address(self.settings.host, port)
-        self.context = NameServerContext(settings=self.settings, address=self.address, kv=kv, now_ms=self._now_ms)
+        self.context = NameServerContext(
+            settings=self.settings, address=self.address, kv=kv, monotonic_ms=self._monotonic_ms
+        )
         self._dispatcher: RequestDispatcher[NameServerContext] = dispatch.make_dispatcher(self.context)
+        if self._has_metrics:
+            self.metrics = NameServerMetrics(self.context, self._dispatcher, self._listener)
         await self._listener.start()
         self._schedule_scan()
+        self._is_serving = True
+
+    def health(self) -> Health:
+        """Return whether the name server serves."""
+        if self._is_serving:
+            return Health(True)
+        return Health(False, (Finding("not_serving", "the name server is starting or stopping", datetime.now(UTC)),))
 
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
         self._dispatcher(command, channel)
@@ -61,10 +80,11 @@ class NameServer:
 
     def _remove_expired(self) -> None:
         self._schedule_scan()
-        log_removed_brokers(self.context.routes.expire(self._now_ms()), why="its heartbeat timed out")
+        log_removed_brokers(self.context.routes.expire(self._monotonic_ms()), why="its heartbeat timed out")
 
     async def stop(self) -> None:
         """Stop accepting, finish requests in progress, close all connections."""
+        self._is_serving = False
         if self._scan is not None:
             self._scan.cancel()
         self._listener.stop_accepting()

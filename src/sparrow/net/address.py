@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from asyncio import BaseTransport
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from sparrow.model.errors import SettingsError
 from sparrow.model.message import Host
+from sparrow.wire.record import pack_host
 
 
 class Address(NamedTuple):
@@ -42,3 +44,12 @@ class Address(NamedTuple):
 def parse_addresses(text: str) -> list[Address]:
     """Parse addresses separated by semicolons, as RocketMQ does, or by commas."""
     return [Address.parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+def peer_of(transport: BaseTransport) -> tuple[str, bytes]:
+    """Return the address of the peer, as text and in the binary form of records."""
+    name = transport.get_extra_info("peername")
+    if not name:
+        return "unconnected", pack_host(Host())
+    address = Address(name[0], name[1])
+    return str(address), pack_host(address.as_host())

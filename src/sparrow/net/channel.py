@@ -2,7 +2,8 @@
 
 1. Everything written in one iteration of the event loop is sent by one write.
 2. A request has a deadline, and the number of pending requests a limit. One timer per channel checks all deadlines.
-3. A listener stops reading from a peer that does not read its responses, so that they do not pile up.
+3. A listener does not always read from a peer (`ReadGate`): one that does not read its responses must wait, so that
+   they do not pile up, and one whose requests take long, so that others have a turn.
 4. When the connection ends, every pending request fails with `ConnectionLost`, once.
 """
 
@@ -10,30 +11,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, cast
+import math
+import time
+from collections.abc import Callable, Collection
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
-from sparrow.model.message import Host
-from sparrow.net.address import Address
+from sparrow.net.address import peer_of
+from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.net.read_gate import ReadGate
 from sparrow.wire import headers
-from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode
+from sparrow.wire.codes import ADVERTISED_VERSION, Language, request_code_name
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import FRAME_BYTES_MAX, ONE_WAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode
 from sparrow.wire.headers import Header
-from sparrow.wire.record import pack_host
+from sparrow.wire.signing import Challenge
+
+if TYPE_CHECKING:
+    from sparrow.net.loop_watchdog import LoopWatchdog
 
 log = logging.getLogger(__name__)
 
 RequestReceiver = Callable[[RemotingCommand, "Channel"], None]
 """Receives a request of the peer. It must not raise."""
+RequestSigner = Callable[[int, Header | None, bytes | memoryview], Header]
+"""Returns the header of the next request with a signature."""
 
 PENDING_REQUESTS_MAX = 65_536
 WRITE_HIGH_WATER_BYTES = 4 << 20
-"""With more unsent bytes than this, a listener stops reading from the peer."""
-_UNREACHABLE_REMEDY = "start the server, or check the address and the firewall"
-_RESUME_POLL_S = 0.01
+"""With more unsent bytes than this, a client waits (`writable`); a listener has a setting."""
+_LARGE_PIECE_BYTES = 1 << 18
+"""Pieces that are so large on average are written one by one."""
+_TURN_S = 0.02
+"""How long the requests of one connection are served before others have a turn."""
 CLOSE_LINGER_S = 5.0
 """How long a peer may take to read the buffered data after we close the connection."""
 _OPAQUE_MASK = 0x7FFF_FFFF
@@ -57,29 +68,44 @@ class Channel(asyncio.Protocol):
         *,
         on_open: Callable[[Channel], None] | None = None,
         on_close: Callable[[Channel], None] | None = None,
-        reads_while_blocked: bool = True,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+        budgets: ByteBudgets | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
-        """Create a channel. `reads_while_blocked=False` is for listeners: one of the two ends must always read."""
+        """Create a channel. `budgets` are those of a listener; a client always reads, because one of the two must."""
         self.address = "unconnected"
         """The address of the peer, as `ip:port`."""
+        self.host = ""
+        """The address of the peer without its port."""
         self.packed_host = b""
         """The address of the peer in the binary form of records."""
         self.last_active_s = 0.0
         """When bytes were last sent or received, on the loop's clock."""
+        self.read_began_s = 0.0
+        """When the requests that are being dispatched arrived, by `time.monotonic`."""
+        self.on_read_end: Callable[[Channel], None] | None = None
+        """Called once, when the requests of this read are dispatched and the responses that are ready are written."""
         self.requests_in_progress = 0
         """Requests of the peer that are being handled."""
+        self.ready_bytes = 0
+        """Bytes of responses that are made, and written in the next iteration of the event loop."""
+        self.gate = ReadGate(self, budgets) if budgets is not None else None
+        """Decides when a listener reads from the peer; None at clients."""
+        self.watchdog = watchdog
+        """Finds the requests that hold the event loop."""
         self.is_open = False
+        self.sign: RequestSigner | None = None
+        """Signs the requests of this side."""
+        self.challenge: Challenge | None = None
+        """What the peer's signatures contain, if it has asked for a challenge."""
         self._serve, self._on_open, self._on_close = serve, on_open, on_close
-        self._reads_while_blocked = reads_while_blocked
-        self._stream = Connection(frame_bytes_max=frame_bytes_max)
+        self._stream = Connection(frame_bytes_max=frame_bytes_max, header_bytes_max=header_bytes_max)
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        self._postponed: deque[RemotingCommand] = deque()
-        """Requests that wait until the peer has read the responses to earlier ones."""
         self._is_flushing = False
         self._pending: dict[int, _PendingRequest] = {}
         self._opaque = 0
@@ -87,6 +113,7 @@ class Channel(asyncio.Protocol):
         self._timer_at = 0.0
         self._abort_timer: asyncio.TimerHandle | None = None
         self._blocked: asyncio.Future[None] | None = None
+        self._unsent_bytes_max = budgets.connection_unsent_bytes_max if budgets is not None else WRITE_HIGH_WATER_BYTES
         self._closed = self._loop.create_future()
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -111,6 +138,8 @@ class Channel(asyncio.Protocol):
             future.set_exception(Busy(f"{len(self._pending)} requests to {self.address} are pending already"))
             return future
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        if self.sign is not None:
+            header = self.sign(code, header, body)
         ext = headers.write(header) if header is not None else None
         frame = encode(RemotingCommand(code, opaque, 0, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
         deadline = self._loop.time() + timeout_ms / 1000
@@ -123,6 +152,8 @@ class Channel(asyncio.Protocol):
     def send_one_way(self, code: int, header: Header | None = None, body: bytes | memoryview = b"") -> None:
         """Send a request that gets no response."""
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        if self.sign is not None:
+            header = self.sign(code, header, body)
         ext = headers.write(header) if header is not None else None
         self.write(
             encode(RemotingCommand(code, opaque, ONE_WAY_FLAG, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
@@ -140,28 +171,56 @@ class Channel(asyncio.Protocol):
 
     async def writable(self) -> None:
         """Wait while too many bytes are unsent."""
-        while self.is_open and self._out_bytes + self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
+        while self.is_open and self.is_crowded:
             if self._blocked is not None:
                 await asyncio.shield(self._blocked)
             else:  # what this iteration wrote has not reached the transport yet
                 await asyncio.sleep(0)
 
     @property
+    def descriptor(self) -> int:
+        """The file descriptor of the connection; -1 if it has none."""
+        connected = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return connected.fileno() if connected is not None else -1
+
+    @property
     def is_blocked(self) -> bool:
         """Whether the peer does not read what we send."""
         return self._blocked is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many bytes are unsent that no more should be written."""
+        waiting = self._out_bytes + self.ready_bytes
+        if self._blocked is not None:
+            waiting += self.unsent_bytes
+        return waiting > self._unsent_bytes_max
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were written, and not sent."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _flush(self) -> None:
         self._is_flushing = False
         out, transport = self._out, self._transport
         if not out or transport is None:
             return
+        is_large = self._out_bytes > _LARGE_PIECE_BYTES * len(out)
         self._out = []
         self._out_bytes = 0
         if transport.is_closing():  # the peer will not read it
             return
         self.last_active_s = self._loop.time()
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if len(out) == 1:
+            transport.write(out[0])
+        elif is_large:  # copying them costs more than one call each
+            for piece in out:
+                transport.write(piece)
+        else:
+            transport.write(b"".join(out))
+        if self._blocked is not None and self.gate is not None:
+            self.gate.note_unsent(self.unsent_bytes)
 
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +238,7 @@ class Channel(asyncio.Protocol):
         for opaque in overdue:
             future, _, code, timeout_ms = self._pending.pop(opaque)
             if not future.done():
-                future.set_exception(RequestTimeout(self.address, _name_of(code), timeout_ms))
+                future.set_exception(RequestTimeout(self.address, request_code_name(code), timeout_ms))
         if self._pending:
             self._watch(min(request.deadline for request in self._pending.values()))
 
@@ -187,21 +246,27 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        self.address, self.packed_host = _peer_of(transport)
+        high_water = WRITE_HIGH_WATER_BYTES if self.gate is None else UNSENT_COUNTED_BYTES
+        self._transport.set_write_buffer_limits(high=high_water)
+        self.address, self.packed_host = peer_of(transport)
+        self.host = self.address.rpartition(":")[0]
         self.last_active_s = self._loop.time()
         self.is_open = True
         if self._on_open is not None:
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_active_s = self._loop.time()
+        # Loops use the same clock; uvloop's own time stands still during an iteration.
+        self.read_began_s = self.last_active_s = time.monotonic()
         stream = self._stream
         commands = stream.feed(data)
-        if self._postponed:
-            self._postponed += commands
+        gate = self.gate
+        if gate is not None:
+            gate.note_incomplete(stream.held_bytes, is_new=bool(commands))
+        if gate is not None and gate.postponed:
+            gate.postpone(commands)
         else:
-            self._take(commands)
+            self.take(commands, self.read_began_s)
         if stream.error is not None and self.is_open:
             log.warning(
                 "%(peer)s broke the protocol: %(error)s; its connection is closed",
@@ -209,10 +274,17 @@ class Channel(asyncio.Protocol):
             )
             self.close(str(stream.error))
 
-    def _take(self, commands: Iterable[RemotingCommand]) -> None:
-        """Dispatch requests and responses. Responses that are ready at once are sent at the end, in one write."""
+    def take(self, commands: Collection[RemotingCommand], began_s: float | None = None) -> None:
+        """Dispatch requests and responses. Responses that are ready at once are sent at the end, in one write.
+
+        `began_s`: when this turn began; None: now.
+        """
+        if began_s is None:
+            began_s = time.monotonic()
         was_flushing, self._is_flushing = self._is_flushing, True
         serve = self._serve
+        gate = self.gate
+        turn_ends_s = began_s + _TURN_S if gate is not None else math.inf
         waiting = iter(commands)
         for command in waiting:
             if command.flag & RESPONSE_FLAG:
@@ -221,49 +293,44 @@ class Channel(asyncio.Protocol):
                     open_request.future.set_result(command)
             elif serve is not None:
                 serve(command, self)
-                if self._out_bytes > WRITE_HIGH_WATER_BYTES and not self._reads_while_blocked:
+                if self._out_bytes > self._unsent_bytes_max and gate is not None:
                     self._flush()
-                    if self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
-                        self._postponed = deque(waiting)
-                        self._pause_reading()
-                        self._loop.call_soon(self._resume_postponed)
+                    if self.unsent_bytes > gate.unsent_bytes_max:
+                        gate.postpone(list(waiting))
+                elif time.monotonic() > turn_ends_s and gate is not None:
+                    gate.postpone(list(waiting))
         self._is_flushing = was_flushing
         if not was_flushing:
             self._flush()
-
-    @property
-    def _unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def _resume_postponed(self) -> None:
-        """Continue with postponed requests once the peer has read enough responses."""
-        if not self.is_open or self._blocked is not None or self._reads_while_blocked:
-            return
-        if self._postponed:
-            if self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
-                self._loop.call_later(_RESUME_POLL_S, self._resume_postponed)
-                return
-            waiting, self._postponed = self._postponed, deque()
-            self._take(waiting)
-        if not self._postponed:
-            self._resume_reading()
+        on_read_end = self.on_read_end
+        if on_read_end is not None:
+            self.on_read_end = None
+            on_read_end(self)
+        watchdog = self.watchdog
+        if watchdog is not None and (held_s := time.monotonic() - began_s) > watchdog.limit_s:
+            served = islice(commands, len(commands) - len(gate.postponed if gate is not None else ()))
+            watchdog.note_read(self, (command.code for command in served), held_s)
 
     def pause_writing(self) -> None:
         self._blocked = self._loop.create_future()
-        if not self._reads_while_blocked:
-            self._pause_reading()
+        if self.gate is not None:
+            self.gate.note_unsent(self.unsent_bytes)
 
     def resume_writing(self) -> None:
         if self._blocked is not None:
             self._blocked.set_result(None)
             self._blocked = None
-        self._resume_postponed()
+        if self.gate is not None:
+            self.gate.forget_unsent()
+            self.gate.resume()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
+        """Read no more from the peer, until `resume_reading`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
+    def resume_reading(self) -> None:
+        """Read from the peer again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -271,6 +338,9 @@ class Channel(asyncio.Protocol):
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._end(str(cause) if cause is not None else "the peer closed the connection")
+        if self.gate is not None:
+            self.gate.forget_unsent()
+        self._transport = None  # with TLS, Python 3.11.2 fails to abort a transport that is closed
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -287,6 +357,11 @@ class Channel(asyncio.Protocol):
             if self._abort_timer is None and not self._closed.done():
                 self._abort_timer = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
 
+    def refuse(self, reason: str) -> None:
+        """Close at once, and say why in the log."""
+        log.warning("the connection of %(peer)s is closed: %(reason)s", {"peer": self.address, "reason": reason})
+        self.abort()
+
     def abort(self) -> None:
         """Close at once, dropping buffered data."""
         self._end("this side closed the connection")
@@ -301,7 +376,8 @@ class Channel(asyncio.Protocol):
         if not self.is_open:
             return
         self.is_open = False
-        self._postponed.clear()
+        if self.gate is not None:
+            self.gate.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -313,38 +389,7 @@ class Channel(asyncio.Protocol):
             if not request.future.done():
                 request.future.set_exception(ConnectionLost(self.address, why))
         if self._on_close is not None:
+            began_s = time.monotonic()
             self._on_close(self)
-
-
-async def connect(
-    address: Address,
-    serve: RequestReceiver | None = None,
-    *,
-    timeout_ms: int = 3_000,
-    on_close: Callable[[Channel], None] | None = None,
-) -> Channel:
-    """Connect to a listener; raise `ConnectionLost` if that fails."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            _, channel = await loop.create_connection(lambda: Channel(serve, on_close=on_close), *address)
-    except TimeoutError as cause:
-        raise ConnectionLost(str(address), f"no connection within {timeout_ms} ms; {_UNREACHABLE_REMEDY}") from cause
-    except OSError as cause:
-        raise ConnectionLost(str(address), f"{cause.strerror or cause}; {_UNREACHABLE_REMEDY}") from cause
-    return channel
-
-
-def _peer_of(transport: asyncio.BaseTransport) -> tuple[str, bytes]:
-    name = transport.get_extra_info("peername")
-    if not name:
-        return "unconnected", pack_host(Host())
-    address = Address(name[0], name[1])
-    return str(address), pack_host(address.as_host())
-
-
-def _name_of(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"
+            if self.watchdog is not None:
+                self.watchdog.note_close(self, began_s)

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import CannotListen
 from sparrow.net.address import Address
+from sparrow.net.byte_budgets import ByteBudgets
 from sparrow.net.channel import Channel, RequestReceiver
+from sparrow.net.descriptors import prepare_descriptors
+from sparrow.net.loop_watchdog import LoopWatchdog
+from sparrow.net.tls import TlsAcceptor
 
 if TYPE_CHECKING:
     from sparrow.settings import NetSettings
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_ACCEPTS_AT_ONCE = 8
+"""Connections that are accepted in one iteration of the loop. A few iterations pass until one that is refused has
+returned its descriptor; meanwhile they may not use up the reserve."""
 
 
 class Listener:
@@ -47,9 +54,20 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._failures = LogIntervals()
+        self._tls: TlsAcceptor | None = None
+        self.budgets = ByteBudgets(self._settings)
+        self.watchdog = LoopWatchdog(self._settings.loop_hold_ms)
+        self.refused = 0
+        """Connections that were refused because of a limit."""
+        self._descriptors_end = 0
 
     def bind(self, host: str, port: int) -> int:
-        """Bind the port (a free one for 0) and return it. Connections wait until `start`."""
+        """Bind the port (a free one for 0) and return it. Connections wait until `start`.
+
+        Raise `SettingsError` for a certificate that cannot be used.
+        """
+        if self._settings.tls_certificate is not None:
+            self._tls = TlsAcceptor(self._settings, self._accept, is_full=self._is_full)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -63,26 +81,50 @@ class Listener:
         assert self._socket is not None, "call bind first"
         assert self.serve is not None, "set serve first"
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=self._socket, backlog=_BACKLOG)
+        self._descriptors_end = prepare_descriptors(self._settings.connections_max)
+        accept = self._accept if self._tls is None else self._tls
+        # asyncio accepts as many connections at once as its backlog says, which is no reason for a short queue.
+        self._server = await loop.create_server(accept, sock=self._socket, backlog=_ACCEPTS_AT_ONCE)
+        self._socket.listen(_BACKLOG)
         self._sweep = loop.call_later(self._sweep_s, self._close_idle)
+        self.watchdog.start()
 
     def _accept(self) -> Channel:
         return Channel(
             self.serve,
             on_open=self._opened,
             on_close=self._closed,
-            reads_while_blocked=False,
             frame_bytes_max=self._settings.frame_bytes_max,
+            header_bytes_max=self._settings.header_bytes_max,
+            budgets=self.budgets,
+            watchdog=self.watchdog,
         )
 
-    def _opened(self, channel: Channel) -> None:
-        if len(self.channels) >= self._settings.connections_max:
-            if self._failures.is_due("connections"):
+    def _is_full(self, peer: str, descriptor: int) -> bool:
+        """Tell whether there is no place for a connection of that peer. Handshakes take places too."""
+        if descriptor >= self._descriptors_end:
+            self.refused += 1
+            if self._failures.is_due("descriptors"):
                 log.warning(
-                    "a connection of %(peer)s is refused: there are %(connections)s already;"
-                    " raise net.connections_max, or close some",
-                    {"peer": channel.address, "connections": len(self.channels)},
+                    "a connection of %(peer)s is refused: too few file descriptors are left for the files of the"
+                    " store; raise the limit of open files (ulimit -n), or close some connections",
+                    {"peer": peer},
                 )
+            return True
+        connections = len(self.channels) + (self._tls.openings if self._tls is not None else 0)
+        if connections < self._settings.connections_max:
+            return False
+        self.refused += 1
+        if self._failures.is_due("connections"):
+            log.warning(
+                "a connection of %(peer)s is refused: there are %(connections)s already;"
+                " raise net.connections_max, or close some",
+                {"peer": peer, "connections": connections},
+            )
+        return True
+
+    def _opened(self, channel: Channel) -> None:
+        if self._tls is None and self._is_full(channel.address, channel.descriptor):
             channel.abort()
             return
         self.channels.add(channel)
@@ -97,10 +139,11 @@ class Listener:
 
     @property
     def _sweep_s(self) -> float:
-        return min(10.0, self._settings.idle_timeout_ms / 2000)
+        return min(10.0, self._settings.idle_timeout_ms / 2000, self._settings.frame_timeout_ms / 2000)
 
     def _close_idle(self) -> None:
         """Close idle connections. One timer serves all of them, so thousands of idle connections cost nothing."""
+        self.budgets.incomplete_frames.close_overdue()
         loop = asyncio.get_running_loop()
         silent_since = loop.time() - self._settings.idle_timeout_ms / 1000
         for channel in [channel for channel in self.channels if channel.last_active_s < silent_since]:
@@ -118,10 +161,13 @@ class Listener:
             self._socket.close()
         if self._sweep is not None:
             self._sweep.cancel()
+        self.watchdog.stop()
 
     async def stop(self) -> None:
         """Close every channel once its buffered data is sent."""
         self.stop_accepting()
+        if self._tls is not None:
+            await self._tls.stop()
         closing = list(self.channels)
         for channel in closing:
             channel.close("the server is stopping")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from sparrow.spark.runtime.java import JavaNotFound
     from sparrow.spark.runtime.progress import JobProgress
+    from sparrow.spark.runtime.query_metrics import QueryMetrics
     from sparrow.spark.runtime.session import PySparkNotInstalled, spark_session
     from sparrow.spark.runtime.spark_errors import JobFailed
     from sparrow.spark.source.offset_resolution import MessagesGone
@@ -32,6 +33,7 @@ __all__ = [
     "MessagesGone",
     "PackagingFailed",
     "PySparkNotInstalled",
+    "QueryMetrics",
     "build_environment_archive",
     "spark_session",
     "use_environment_archive",
@@ -45,6 +47,7 @@ _MODULES = {
     "MessagesGone": "sparrow.spark.source.offset_resolution",
     "PackagingFailed": "sparrow.spark.runtime.environment_archive",
     "PySparkNotInstalled": "sparrow.spark.runtime.session",
+    "QueryMetrics": "sparrow.spark.runtime.query_metrics",
     "build_environment_archive": "sparrow.spark.runtime.environment_archive",
     "spark_session": "sparrow.spark.runtime.session",
     "use_environment_archive": "sparrow.spark.runtime.environment_archive",

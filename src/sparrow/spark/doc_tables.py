@@ -27,6 +27,7 @@ _COLUMN_NOTES = {
     "born_timestamp": "When it was sent, by the producer's clock.",
     "store_timestamp": "When it was stored, by the broker's clock.",
     "reconsume_times": "How often a consumer has sent it back for a retry.",
+    "decode_error": "Why the body could not be decompressed; null if it could.",
 }
 
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
 import numpy.typing as npt
 
+from sparrow.model.errors import NoFollower
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import LogSettings
+from sparrow.telemetry.histogram import DurationHistogram
 from sparrow.wire.queue_batches import QueueBatch
 
 STATE_TOPIC = "rmq_sys_SPARROW_STATE"
@@ -132,8 +135,16 @@ class Tokens(Protocol):
         """Return the tokens known to this process; the mapping is kept up to date."""
         ...
 
+    def id_nowait(self, name: str) -> int:
+        """Return the number of a token known to this process; 0 if there is none."""
+        ...
+
     async def put(self, token: Token) -> None:
-        """Issue a token, or revoke it."""
+        """Issue a token, change its permissions, or revoke it."""
+        ...
+
+    async def senders(self, physical_offsets: Sequence[int]) -> Mapping[int, int]:
+        """Return the numbers of the tokens that messages were sent with, by physical offset, where they are kept."""
         ...
 
 
@@ -154,6 +165,13 @@ class GroupOffsets(Protocol):
 
     def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Commit an offset and return the previous one as far as this process knows it."""
+        ...
+
+    async def commit_if(self, group: str, queue: Queue, offset: int, *, expected: int | None) -> bool:
+        """Commit an offset if the committed one is `expected` (None: none is committed), and return whether it was.
+
+        When it returns, the commit is in the log or in the database: a crash does not undo it.
+        """
         ...
 
     async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
@@ -190,13 +208,14 @@ class Store(Protocol):
         ...
 
     async def append_atomically(
-        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True, token: int = 0
     ) -> bool:
         """Append all records or none, in this order, and set the ledger of `scope` to `number`.
 
         Return False, without appending, if the ledger of the scope is already at `number` or above. Readers see the
         records only once all of them are as safe as the policy says. A refused append leaves the ledger unchanged.
-        `verify_crc=False` is for records whose bodies were checked against their checksums before.
+        `verify_crc=False` is for records whose bodies were checked against their checksums before. `token` is the
+        number of the sender's token, for stores that keep it.
         """
         ...
 
@@ -223,7 +242,10 @@ class Store(Protocol):
         ...
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record that starts exactly at the offset, which a message id contains."""
+        """Return the record that starts exactly at the offset, which a message id contains.
+
+        The offset may be invented: bytes inside a body are no record, whatever they look like.
+        """
         ...
 
     async def trim(self) -> int:
@@ -248,6 +270,8 @@ class StoreFiles(NamedTuple):
     """The physical offset of the oldest record."""
     durable_offset: int
     """Everything below this physical offset is on disk."""
+    flush_seconds: DurationHistogram
+    """How long flushes took."""
 
 
 class EncodedAppender(Protocol):
@@ -299,7 +323,11 @@ class BrokerStore(Store, Protocol):
         ...
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
-        """Return a future that is done once everything up to `end` is durable; None if no wait is needed."""
+        """Return a future that is done once everything up to `end` is durable; None if no wait is needed.
+
+        Appends may share it: shield it from cancellation. In a replica it is done when the policy for replicas is met,
+        and may fail with `ReplicationTimeout`, `NoFollower` or `NotLeader`.
+        """
         ...
 
     def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
@@ -309,6 +337,14 @@ class BrokerStore(Store, Protocol):
     def bounds_nowait(self, queue: Queue) -> QueueBounds:
         """Return the bounds of a queue as far as this process knows them."""
         ...
+
+
+async def wait_durable(store: BrokerStore, end: int) -> None:
+    """Wait until everything up to `end` is durable. That no follower is there is told to senders only, not here."""
+    future = store.when_durable(end)
+    if future is not None:
+        with suppress(NoFollower):
+            await asyncio.shield(future)
 
 
 async def await_append(pending: PendingAppend) -> AppendResult:

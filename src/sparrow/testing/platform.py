@@ -45,6 +45,9 @@ class RunningPlatform:
         """The address of the name server, for clients: `host:port`."""
         self.address = str(platform.address)
         """The address of the broker: `host:port`."""
+        endpoint = platform.telemetry_server
+        self.metrics_address = endpoint.address if endpoint is not None else None
+        """The address of metrics and health: `host:port`; None without `telemetry`."""
 
     def stop(self) -> None:
         """Stop the platform; clients then see an outage."""
@@ -63,21 +66,25 @@ def run_platform(
     store: str | None = None,
     broker: dict[str, Any] | None = None,
     log: dict[str, Any] | None = None,
+    telemetry: dict[str, Any] | None = None,
 ) -> Iterator[RunningPlatform]:
     """Run a platform on free ports. Without `folder`, its data is deleted at the end.
 
-    `store` is a database for the messages (`sqlite:///path`, `mysql://…`, `postgresql://…`). `broker` and `log` are
-    settings that differ from the defaults: `run_platform(broker={"auto_create_topics": False})`.
+    `store` is a database for the messages (`sqlite:///path`, `mysql://…`, `postgresql://…`). `broker`, `log` and
+    `telemetry` are settings that differ from the defaults: `run_platform(broker={"auto_create_topics": False})`.
     """
     if folder is None:
         with (
             tempfile.TemporaryDirectory(prefix="sparrow-", ignore_cleanup_errors=True) as made,
-            run_platform(made, store=store, broker=broker, log=log) as platform,
+            run_platform(made, store=store, broker=broker, log=log, telemetry=telemetry) as platform,
         ):
             yield platform
         return
     platform = start_platform(
-        Path(folder), {"store": store or os.environ.get(STORE_ENVIRONMENT_VARIABLE), **(broker or {})}, log or {}
+        Path(folder),
+        {"store": store or os.environ.get(STORE_ENVIRONMENT_VARIABLE), **(broker or {})},
+        log or {},
+        telemetry or {},
     )
     try:
         yield platform
@@ -85,18 +92,21 @@ def run_platform(
         platform.stop()
 
 
-def start_platform(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
+def start_platform(
+    folder: Path, broker: dict[str, Any], log: dict[str, Any], telemetry: dict[str, Any] | None = None
+) -> RunningPlatform:
     """Start a platform in a folder, with settings that differ from the defaults."""
     require("numpy", "pyarrow", "pydantic_settings", extra="server", for_="sparrow.testing.run_platform")
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
-    from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
+    from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings, TelemetrySettings
 
     platform = Platform(
         folder,
         name_server=NameServerSettings(port=0),
         broker=BrokerSettings.model_validate({"port": 0, **broker}),
         log=LogSettings.model_validate(SMALL_LOG_SETTINGS | log),
+        telemetry=TelemetrySettings.model_validate(telemetry or {}),
     )
     loop = LoopThread("sparrow platform")
     try:

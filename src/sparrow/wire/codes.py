@@ -176,6 +176,8 @@ class RequestCode(IntEnum):
     ISSUE_TOKEN = 9101
     LIST_TOKENS = 9102
     REVOKE_TOKEN = 9103
+    GET_CHALLENGE = 9104
+    CHANGE_TOKEN = 9105
     RESEND_MESSAGES = 9111
     STAGE_RECORDS = 9121
     SEAL_STAGE = 9122
@@ -184,6 +186,19 @@ class RequestCode(IntEnum):
     QUERY_LEDGER = 9125
     APPEND_ONCE = 9126
     QUERY_QUEUE_BOUNDS = 9127
+    FETCH_LOG = 9131
+    ACKNOWLEDGE_FLUSH = 9132
+    READ_REPLICA_SET = 9133
+    ANNOUNCE_SLAVE = 9134
+    QUERY_REPLICA = 9135
+    TRANSFER_LEADERSHIP = 9136
+    LEAVE_IN_SYNC_SET = 9137
+    CHECKSUM_LOG = 9138
+    CHECKSUM_VIEWS = 9139
+    GET_FOLLOWER_STATUS = 9141
+    PROMOTE_FOLLOWER = 9142
+    LIST_DELAYED_MESSAGES = 9151
+    LIST_HALF_MESSAGES = 9152
 
 
 REQUEST_CODE_ALIASES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF} | {200056 & 0xFFFF: 200056}
@@ -308,3 +323,11 @@ GO_AWAY_AFTER_VERSION = RocketMQVersion.V5_3_1
 """Only clients above this version understand `ResponseCode.GO_AWAY`."""
 QUEUE_MAPPINGS_SINCE_VERSION = RocketMQVersion.V5_0_0
 """Compressed registrations from this version on end with queue mappings."""
+
+
+def request_code_name(code: int) -> str:
+    """Return the name of a request code, as errors show it; peers may send any number."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"

@@ -24,8 +24,8 @@ SMALL_PIECE_BYTES = 4096
 class Connection:
     """Decodes the byte stream of one peer into commands. Not thread-safe."""
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._frame_bytes_max = frame_bytes_max
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max, self._header_bytes_max = frame_bytes_max, header_bytes_max
         self._start = bytearray()  # prefix of the incomplete frame, at most 8 bytes
         self._pieces: list[bytearray | memoryview] = []  # what follows the prefix
         self._missing = 0  # bytes until the frame is complete, once its prefix is
@@ -36,7 +36,9 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """The buffered bytes of an incomplete frame. If not 0 when the peer closes, a frame was cut off."""
-        return len(self._start) + sum(map(len, self._pieces))
+        if len(self._start) < FRAME_PREFIX_BYTES:
+            return len(self._start)
+        return self._shape[0] - self._missing
 
     def feed(self, data: bytes) -> list[RemotingCommand]:
         """Return the commands that `data` completes. Once `error` is set, answer these and close the connection."""
@@ -47,7 +49,9 @@ class Connection:
             at = self._resume(data, commands) if self._start else 0
             end = len(data)
             while end - at >= FRAME_PREFIX_BYTES:
-                size, serialization, header_bytes = read_frame_prefix(data, at, self._frame_bytes_max)
+                size, serialization, header_bytes = read_frame_prefix(
+                    data, at, self._frame_bytes_max, self._header_bytes_max
+                )
                 next_at = at + size
                 if next_at > end:
                     break
@@ -88,7 +92,7 @@ class Connection:
         until = min(len(data), at + FRAME_PREFIX_BYTES - len(self._start))
         self._start += data[at:until]
         if len(self._start) == FRAME_PREFIX_BYTES:
-            self._shape = read_frame_prefix(self._start, 0, self._frame_bytes_max)
+            self._shape = read_frame_prefix(self._start, 0, self._frame_bytes_max, self._header_bytes_max)
             self._missing = self._shape[0] - FRAME_PREFIX_BYTES
         return until
 

@@ -14,9 +14,13 @@ from sparrow.model.errors import (
     FlushTimeout,
     IllegalMessage,
     IllegalName,
+    NoFollower,
+    NotEnoughReplicas,
     NotPermitted,
+    OffsetConflict,
     ProtocolError,
     Refused,
+    ReplicationTimeout,
     RequestTimeout,
     SparrowError,
     StorageError,
@@ -45,6 +49,14 @@ class RemoteRefused(Refused):
         return f"{_name_of(self.code)}: {self.remark}" if self.remark else _name_of(self.code)
 
 
+class RemoteNotPermitted(RemoteRefused, NotPermitted):
+    """A broker requires a token, or the token, the topic or the group does not permit the request."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.what, self.why = "the request", remark
+
+
 class RemoteUnavailable(Unavailable):
     """A broker or name server cannot serve the request now; another attempt, or another broker, may succeed."""
 
@@ -69,20 +81,28 @@ def _unknown_topic(remark: str) -> SparrowError:
     return UnknownTopic(_quoted(remark))
 
 
+def _not_permitted(remark: str) -> SparrowError:
+    return RemoteNotPermitted(ResponseCode.NO_PERMISSION, remark)
+
+
 # Subclasses first. Of several rows with one code, the first with `from_remark` is used for decoding.
 ERROR_MAPPINGS = (
     ErrorMapping(UnknownTopic, ResponseCode.TOPIC_NOT_EXIST, _unknown_topic),
     ErrorMapping(UnknownGroup, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
-    ErrorMapping(NotPermitted, ResponseCode.NO_PERMISSION),
+    ErrorMapping(NotPermitted, ResponseCode.NO_PERMISSION, _not_permitted),
     ErrorMapping(TooLarge, ResponseCode.MESSAGE_ILLEGAL),
     ErrorMapping(IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
     ErrorMapping(UnknownOffset, ResponseCode.QUERY_NOT_FOUND),
+    ErrorMapping(OffsetConflict, ResponseCode.ILLEGAL_OPERATION),
     ErrorMapping(IllegalName, ResponseCode.INVALID_PARAMETER),
     # RocketMQ answers an undecodable header with SYSTEM_ERROR, and its tools expect that.
     ErrorMapping(BadRequest, ResponseCode.SYSTEM_ERROR),
     ErrorMapping(Refused, ResponseCode.INVALID_PARAMETER),
     ErrorMapping(Busy, ResponseCode.SYSTEM_BUSY, Busy),
     ErrorMapping(FlushTimeout, ResponseCode.FLUSH_DISK_TIMEOUT),
+    ErrorMapping(ReplicationTimeout, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    ErrorMapping(NoFollower, ResponseCode.SLAVE_NOT_AVAILABLE),
+    ErrorMapping(NotEnoughReplicas, ResponseCode.SYSTEM_ERROR),  # as RocketMQ 5.x answers below minInSyncReplicas
     ErrorMapping(RequestTimeout, ResponseCode.CONSUME_MSG_TIMEOUT),
     ErrorMapping(ConnectionLost, ResponseCode.SERVICE_NOT_AVAILABLE),
     ErrorMapping(Closed, ResponseCode.SERVICE_NOT_AVAILABLE),

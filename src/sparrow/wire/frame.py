@@ -11,13 +11,13 @@ A binary header:
     bytes   field                       bytes   field
     2       code, low 16 bits           4       flag
     1       language                    4 + n   remark
-    2       version                     4 + n   ext fields: (2 + n name, 4 + n value), repeated
+    2       version                     4 + n   ext fields (`wire.binary_fields`)
     4       opaque
 
 1. Length and header length are checked before anything is decoded or buffered.
 2. Ext fields are text in both serializations. JSON has numbers and booleans as strings: Go decodes
    `map[string]string`.
-3. In a binary header an empty remark, name or value means none, as in Java's `RocketMQSerializable`.
+3. In a binary header an empty remark means none, as in Java's `RocketMQSerializable`.
 4. A JSON header is decoded in one pass; its ext fields stay raw JSON until `wire.headers` decodes them.
 """
 
@@ -33,11 +33,14 @@ import msgspec
 from msgspec import Meta, Raw
 
 from sparrow.model.errors import BadRequest, ProtocolError, Refused, TooLarge
+from sparrow.wire import binary_fields
 from sparrow.wire.codes import ADVERTISED_VERSION, REQUEST_CODE_ALIASES, Language
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Java's decoder closes the connection on a longer frame (`com.rocketmq.remoting.frameMaxLength`)."""
 FRAME_PREFIX_BYTES: Final = 8
+_JSON_START = b'{"code":'
+"""How every JSON header that we encode begins."""
 
 RESPONSE_FLAG: Final = 0x1
 ONE_WAY_FLAG: Final = 0x2
@@ -152,6 +155,15 @@ def encode_without_body(
     return _pack_start(length, len(header) if command.serialization is _JSON else 1 << 24 | len(header)) + header
 
 
+def response_code_of(frame: bytes) -> int:
+    """Return the code of a frame that `encode` made, without decoding the rest."""
+    if frame[4] == Serialization.JSON:
+        at = FRAME_PREFIX_BYTES + len(_JSON_START)
+        assert frame.startswith(_JSON_START, FRAME_PREFIX_BYTES), "the code comes first"
+        return int(frame[at : frame.index(b",", at)])
+    return int.from_bytes(frame[FRAME_PREFIX_BYTES : FRAME_PREFIX_BYTES + 2], "big", signed=True)
+
+
 def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> RemotingCommand:
     """Decode exactly one frame. Any bytes give a command or a `ProtocolError`."""
     if len(frame) < FRAME_PREFIX_BYTES:
@@ -163,7 +175,9 @@ def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> RemotingC
     return decode_header_and_body(serialization, frame[FRAME_PREFIX_BYTES:body_at], frame[body_at:])
 
 
-def read_frame_prefix(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tuple[int, int, int]:
+def read_frame_prefix(
+    buffer: bytes | bytearray, at: int, frame_bytes_max: int, header_bytes_max: int = FRAME_BYTES_MAX
+) -> tuple[int, int, int]:
     """Return frame size, serialization and header length from the 8 bytes at `at`."""
     length, mark = _unpack_start(buffer, at)
     if length + 4 > frame_bytes_max:
@@ -173,6 +187,8 @@ def read_frame_prefix(buffer: bytes | bytearray, at: int, frame_bytes_max: int) 
         raise ProtocolError(f"unknown header serialization {serialization}")
     if header_bytes + 4 > length:
         raise ProtocolError(f"a header of {header_bytes} bytes does not fit into a frame of {length + 4}")
+    if header_bytes > header_bytes_max:
+        raise ProtocolError(f"the header has {header_bytes} bytes; the limit is {header_bytes_max}")
     return length + 4, serialization, header_bytes
 
 
@@ -255,66 +271,41 @@ def _encode_json(command: RemotingCommand) -> bytes:
 
 # -- binary headers ------------------------------------------------------------------------------
 
-_FIXED = Struct(">hBhii")
-_SHORT, _INT = Struct(">h"), Struct(">i")
+_FIXED, _INT = Struct(">hBhiii"), Struct(">i")
 
 
 def _encode_binary(command: RemotingCommand) -> bytes:
     remark = (command.remark or "").encode()
-    ext = b"".join(
-        part
-        for name, value in decode_ext_fields(command.ext).items()
-        if name and value
-        for part in _encode_field(name.encode(), value.encode())
-    )
+    ext = binary_fields.encode(decode_ext_fields(command.ext))
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
-    fixed = _FIXED.pack(code, command.language, command.version, command.opaque, command.flag)
-    return b"".join((fixed, _INT.pack(len(remark)), remark, _INT.pack(len(ext)), ext))
-
-
-def _encode_field(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    if len(name) > 0x7FFF:
-        raise TooLarge("the name of an ext field", len(name), 0x7FFF)
-    return _SHORT.pack(len(name)), name, _INT.pack(len(value)), value
+    fixed = _FIXED.pack(code, command.language, command.version, command.opaque, command.flag, len(remark))
+    return b"".join((fixed, remark, _INT.pack(len(ext)), ext))
 
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
     try:
-        code, language, version, opaque, flag = _FIXED.unpack_from(header)
-        remark, at = _read_text(header, _FIXED.size, _INT)
-        ext_bytes = _INT.unpack_from(header, at)[0]
-        at += 4
-        if ext_bytes < 0 or at + ext_bytes != len(header):
-            raise ProtocolError(f"the ext fields declare {ext_bytes} bytes and have {len(header) - at}")
-        ext: dict[str, str] = {}
-        while at < len(header):
-            name, at = _read_text(header, at, _SHORT)
-            value, at = _read_text(header, at, _INT)
-            if name and value:
-                ext[name] = value
+        code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
+        ext_at = _FIXED.size + remark_bytes + 4
+        if remark_bytes < 0 or ext_at > len(header):
+            raise ProtocolError(f"the remark declares {remark_bytes} bytes, in a header of {len(header)}")
+        ext_bytes = _INT.unpack_from(header, ext_at - 4)[0]
+        if ext_bytes != len(header) - ext_at:
+            raise ProtocolError(f"the ext fields declare {ext_bytes} bytes and have {len(header) - ext_at}")
+        remark = header[_FIXED.size : ext_at - 4].decode() if remark_bytes else None
     except StructError as cause:
         raise ProtocolError("the binary header is truncated") from cause
     except UnicodeDecodeError as cause:
-        raise ProtocolError("the binary header contains text that is not UTF-8") from cause
-    if not flag & RESPONSE_FLAG:
-        code = REQUEST_CODE_ALIASES.get(code, code)
+        raise ProtocolError("the remark of the binary header is not UTF-8") from cause
+    if not flag & RESPONSE_FLAG and code in REQUEST_CODE_ALIASES:
+        code = REQUEST_CODE_ALIASES[code]
     return RemotingCommand(
         code,
         opaque,
         flag,
         _LANGUAGES.get(language, _OTHER),
         version,
-        remark or None,
-        ext or None,
+        remark,
+        binary_fields.decode(header[ext_at:]) or None,
         body,
         _BINARY,
     )
-
-
-def _read_text(header: bytes, at: int, length: Struct) -> tuple[str, int]:
-    """Return a text and the position after it."""
-    size = length.unpack_from(header, at)[0]
-    at += length.size
-    if size < 0 or at + size > len(header):
-        raise ProtocolError(f"a text declares {size} bytes and has {len(header) - at}")
-    return header[at : at + size].decode(), at + size

@@ -122,6 +122,21 @@ class UniqueIdGenerator:
             self._counter = counter + 1 & 0xFFFF
             return f"{self._text}{counter:04X}"
 
+    def make_many(self, count: int) -> list[str]:
+        """Return new unique ids; all have the time of the call."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            if now_ms != self._now_ms:
+                self._start_ms(now_ms)
+            text, first = self._text, self._counter
+            self._counter = first + count & 0xFFFF
+            return [f"{text}{counter & 0xFFFF:04X}" for counter in range(first, first + count)]
+
+    @property
+    def id_chars(self) -> int:
+        """How many characters an id has."""
+        return len(self._prefix) + 12
+
     def _start_ms(self, now_ms: int) -> None:
         if not self._month_ms <= now_ms < self._next_month_ms:
             month = _month_of(datetime.fromtimestamp(now_ms / 1000, UTC))

@@ -64,23 +64,32 @@ def has_property(encoded: bytes, name: str) -> bool:
     return at >= 0
 
 
-def property_value(encoded: bytes, name: str) -> str | None:
-    """Return one property without decoding the others (hot path); None if it is not set."""
+def property_bytes(encoded: bytes, name: str) -> bytes:
+    """Return one property in bytes, without decoding the others (hot path); empty if it is not set."""
     mark = _name_mark(name)
-    found: str | None = None
+    found = b""
     at = encoded.find(mark)
     while at >= 0:
         if at == 0 or encoded[at - 1] == 2:
             start = at + len(mark)
             end = encoded.find(b"\x02", start)
-            value = encoded[start:] if end < 0 else encoded[start:end]
-            if value:
-                try:
-                    found = value.decode()
-                except UnicodeDecodeError as cause:
-                    raise ProtocolError(f"property {name} is not UTF-8") from cause
+            found = (encoded[start:] if end < 0 else encoded[start:end]) or found
         at = encoded.find(mark, at + 1)
     return found
+
+
+def property_value(encoded: bytes, name: str) -> str | None:
+    """Return one property without decoding the others (hot path); None if it is not set."""
+    value = property_bytes(encoded, name)
+    try:
+        return value.decode() or None
+    except UnicodeDecodeError as cause:
+        raise ProtocolError(f"property {name} is not UTF-8") from cause
+
+
+def property_text(encoded: bytes, name: str) -> str | None:
+    """Return one property to be shown: what is not UTF-8 is replaced; None if it is not set."""
+    return property_bytes(encoded, name).decode("utf-8", "replace") or None
 
 
 def set_properties(encoded: bytes, values: Mapping[str, str]) -> bytes:

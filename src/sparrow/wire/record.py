@@ -60,6 +60,8 @@ _LAYOUT = {
     STORE_HOST_IPV6_FLAG: Struct(">iiIiiqqiq8sq20siqi"),
     BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG: Struct(">iiIiiqqiq20sq20siqi"),
 }
+IPV4_HEADER = Struct(">iiIiiqqiqIIq8siqi")
+"""The fields before the body, with two IPv4 hosts: the born host as two numbers, the store host in bytes."""
 _SIZE_AND_MAGIC = Struct(">ii")
 _INT = Struct(">i")
 _PORT = Struct(">i")
@@ -340,6 +342,8 @@ def draft_from_record(record: bytes | memoryview) -> Draft:
     """Return the contents of a record as a draft, to store it elsewhere. Body and properties are not decoded."""
     size, magic, sys_flag = _checked_start(record, 0)
     layout = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)]
+    if layout.size + 3 > size:
+        raise ProtocolError(f"the record is too short ({size} bytes) for its own header")
     _, _, _, _, flag, _, _, _, born_ms, born_host, _, _, times, prepared, body_bytes = layout.unpack_from(record)
     topic_at = layout.size + body_bytes
     length_bytes = 1 if magic == MAGIC_V1 else 2
@@ -371,3 +375,8 @@ def properties_of(record: bytes | memoryview) -> bytes:
 def queue_offset_of(record: bytes | memoryview) -> int:
     """Return the queue offset in a record."""
     return int.from_bytes(record[QUEUE_OFFSET_POSITION : QUEUE_OFFSET_POSITION + 8], "big")
+
+
+def physical_offset_of(record: bytes | memoryview) -> int:
+    """Return the physical offset in a record."""
+    return int.from_bytes(record[PHYSICAL_OFFSET_POSITION : PHYSICAL_OFFSET_POSITION + 8], "big")

@@ -1,18 +1,27 @@
 """Sign requests, and verify signatures.
 
-The signature is RocketMQ's (`AclUtils`, `AclClientRPCHook`, Go's `ACLInterceptor`):
+There are two kinds of signatures. RocketMQ's (`AclUtils`, `AclClientRPCHook`, Go's `ACLInterceptor`):
 
     Signature = base64(HMAC-SHA1(secret key, values of all ext fields but Signature, sorted by name, then the body))
 
 1. Names are sorted by UTF-16 units, as in Java. Key and values are UTF-8.
 2. Code and opaque number are not signed, and there is neither a time nor a nonce: a signature proves who made a
    request, not that it is new. An attacker who reads the connection can replay it.
+
+And ours, which is valid once and on one connection only:
+
+    Signature = base64(HMAC-SHA256(secret key, code, challenge, names and values of other ext fields, then the body))
+
+1. The challenge is a random text that the server has made for this connection.
+2. The ext field SignatureCount numbers the signed requests of the connection; a server accepts only rising numbers.
+3. Each part is preceded by its length, so that no part can be taken for another.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
+import secrets
 from collections.abc import Mapping
 from functools import cache
 from itertools import combinations
@@ -23,8 +32,9 @@ import msgspec
 from sparrow.model.token import Credentials
 from sparrow.wire.headers import EmptyHeader, Header, write
 
-ACCESS_KEY_FIELD, SIGNATURE_FIELD = "AccessKey", "Signature"
+ACCESS_KEY_FIELD, SIGNATURE_FIELD, COUNT_FIELD = "AccessKey", "Signature", "SignatureCount"
 
+_COUNT_DIGITS_MAX = 19
 _MAY_BE_UNSIGNED = (
     ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it after signing
     ("__ZONE_NAME", "__ZONE_MODE"),  # Java's zone hook runs after the signing hook
@@ -70,12 +80,71 @@ def sign(header: Header | None, body: bytes | memoryview, credentials: Credentia
     )
 
 
+class Challenge:
+    """What the signatures of one connection contain, so that they are valid there and once. Both sides have one."""
+
+    __slots__ = ("count", "text")
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text if text is not None else secrets.token_hex(16)
+        self.count = 0
+        """The number of the last signed request."""
+
+
+def sign_once(
+    code: int, header: Header | None, body: bytes | memoryview, credentials: Credentials, challenge: Challenge
+) -> Header:
+    """Return the header with a signature that is valid for the next request of the connection."""
+    plain = header if header is not None else EmptyHeader()
+    challenge.count += 1
+    fields = write(plain)
+    fields[ACCESS_KEY_FIELD] = credentials.access_key
+    fields[COUNT_FIELD] = str(challenge.count)
+    kind = _signed_kind(type(plain), has_count=True)
+    return kind(
+        *msgspec.structs.astuple(plain),
+        access_key=credentials.access_key,
+        signature=_signature_for(challenge.text, code, fields, body, credentials.secret_key),
+        signature_count=challenge.count,
+    )
+
+
+def accept_once(
+    code: int, fields: Mapping[str, str], body: bytes | memoryview, secret_key: str, challenge: Challenge
+) -> bool:
+    """Return whether the signature is valid for this request and this connection; it is not valid a second time."""
+    number = fields.get(COUNT_FIELD, "")
+    if not (number.isascii() and number.isdigit() and len(number) < _COUNT_DIGITS_MAX):
+        return False
+    given = fields.get(SIGNATURE_FIELD, "").encode()
+    if not hmac.compare_digest(_signature_for(challenge.text, code, fields, body, secret_key).encode(), given):
+        return False
+    if int(number) <= challenge.count:
+        return False
+    challenge.count = int(number)
+    return True
+
+
+def _signature_for(
+    challenge: str, code: int, fields: Mapping[str, str], body: bytes | memoryview, secret_key: str
+) -> str:
+    parts = [str(code), challenge]
+    for name in sorted(fields):
+        if name != SIGNATURE_FIELD:
+            parts += (name, fields[name])
+    text = f"{len(parts)};" + "".join([f"{len(part)}:{part}" for part in parts])
+    digest = hmac.digest(secret_key.encode(), text.encode("utf-8", "surrogatepass") + bytes(body), "sha256")
+    return base64.b64encode(digest).decode()
+
+
 @cache
-def _signed_kind(kind: type[Header]) -> type[Header]:
-    more = [
+def _signed_kind(kind: type[Header], *, has_count: bool = False) -> type[Header]:
+    more: list[tuple[str, type, object]] = [
         ("access_key", str, msgspec.field(name=ACCESS_KEY_FIELD)),
         ("signature", str, msgspec.field(name=SIGNATURE_FIELD)),
     ]
+    if has_count:
+        more.append(("signature_count", int, msgspec.field(name=COUNT_FIELD)))
     made = msgspec.defstruct(f"Signed{kind.__name__}", more, bases=(kind,), frozen=True, gc=False, kw_only=True)
     return cast(type[Header], made)
 

@@ -163,6 +163,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[str]
         pytest.skip(str(missing))
 
 
+@pytest.mark.thorough
 async def test_cap_service_gets_a_reply_in_its_own_format(
     broker: tuple[str, Callable[[str], Any]], tmp_path: Path
 ) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.bus_messages import BusMessages
+from tests.support.json_output import decode_printed
 from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus, EventStatus
-from sparrow.bus.sql.claims import claim_due, load_claimed
-from sparrow.bus.sql.completion import mark_failed
 from sparrow.cli.main import app
 from sparrow.model.errors import SparrowError
 
@@ -73,46 +73,16 @@ def sparrow(*words: str, cwd: Path) -> Done:
 
 
 def answer(*words: str, cwd: Path) -> Any:
-    """Return the output of the command with --json."""
+    """Return the output of the command with --json, which has its documented type."""
     done = sparrow(*words, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
+    decode_printed(f"bus {words[0]}", done.stdout)
     return json.loads(done.stdout)
 
 
-class Shop:
-    """A database with messages, as a stopped application leaves it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        bus = EventBus(url, "memory://", app="shop")
-        bus.prepare()
-        self.waiting = bus.publish("order.created", {"n": 1}, tenant="north")
-        self.failed = [bus.publish("order.paid", {"n": n}) for n in (2, 3)]
-        self.later = bus.publish("order.created", {"n": 4}, delay=3600)
-
-        def fail(db: Any) -> None:
-            sql = bus.core.context.sql_of(db)
-            claims = [
-                each for each in claim_due(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
-            ]
-            load_claimed(db, sql, 0, claims)
-            for each in claims:
-                mark_failed(db, sql, 0, each, f"Unavailable-->no broker {each.message_id}", 86_400)
-            sql.change(db, f'UPDATE {sql.names.queue} SET "LockedBy" = NULL WHERE "LockedBy" = ?', "x")
-
-        bus.database.run_blocking(fail)
-        self._bus = bus
-
-    def status(self, number: int) -> EventStatus:
-        return self._bus.operations.get("published", number).status
-
-    def close(self) -> None:
-        self._bus.stop()
-
-
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(f"sqlite:///{tmp_path}/shop.db")
+def shop(tmp_path: Path) -> Iterator[BusMessages]:
+    made = BusMessages(f"sqlite:///{tmp_path}/shop.db")
     yield made
     made.close()
 
@@ -131,7 +101,7 @@ def test_every_command_has_help_with_an_example(tmp_path: Path) -> None:
 # -- list, show, change ----------------------------------------------------------------------------------------------
 
 
-def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> None:
+def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: BusMessages) -> None:
     where = ("--database", shop.url)
     everything = answer("list", "published", *where, cwd=tmp_path)
     assert [row["id"] for row in everything] == [str(n) for n in (shop.later, *reversed(shop.failed), shop.waiting)]
@@ -154,7 +124,7 @@ def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> N
     assert "there is no message 4711 in received" in missing.stderr
 
 
-def test_stats_count_messages_by_state(tmp_path: Path, shop: Shop) -> None:
+def test_stats_count_messages_by_state(tmp_path: Path, shop: BusMessages) -> None:
     counted = answer("stats", "--topics", "--database", shop.url, cwd=tmp_path)
     published = counted["published"]
     assert (published["by_status"]["Failed"], published["by_status"]["Delayed"], published["open"]) == (2, 1, 2)
@@ -174,7 +144,7 @@ def test_error_of_the_script_prints_one_sentence_without_traceback(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-def test_action_by_number_succeeds_for_all_numbers_or_for_none(tmp_path: Path, shop: Shop) -> None:
+def test_action_by_number_succeeds_for_all_numbers_or_for_none(tmp_path: Path, shop: BusMessages) -> None:
     where = ("--database", shop.url)
     done = sparrow("requeue", str(shop.failed[0]), *where, cwd=tmp_path)
     assert done.stdout.strip() == f"1 message requeued: {shop.failed[0]}"
@@ -188,7 +158,7 @@ def test_action_by_number_succeeds_for_all_numbers_or_for_none(tmp_path: Path, s
     assert answer("delete", "published", str(shop.waiting), "--force", *where, cwd=tmp_path)["count"] == 1
 
 
-def test_action_by_filter_changes_nothing_without_confirmation(tmp_path: Path, shop: Shop) -> None:
+def test_action_by_filter_changes_nothing_without_confirmation(tmp_path: Path, shop: BusMessages) -> None:
     where = ("--name", "order.paid", "--database", shop.url)
     dry = answer("requeue", *where, "--dry-run", cwd=tmp_path)
     assert dry == {"count": 2, "ids": [str(number) for number in shop.failed], "dry_run": True}
@@ -206,7 +176,7 @@ def test_action_by_filter_changes_nothing_without_confirmation(tmp_path: Path, s
     assert "the filter is empty" in everything.stderr
 
 
-def test_wrong_arguments_are_refused_with_a_clear_message(tmp_path: Path, shop: Shop) -> None:
+def test_wrong_arguments_are_refused_with_a_clear_message(tmp_path: Path, shop: BusMessages) -> None:
     where = ("--database", shop.url)
     application(tmp_path, shop.url)
     wrong = {
@@ -276,8 +246,11 @@ def test_check_lists_handlers_and_reports_errors(tmp_path: Path) -> None:
     done = sparrow("check", "shop:make", cwd=tmp_path)
     assert done.returncode == 1
     assert "are missing in" in done.stdout
-    Shop(f"sqlite:///{tmp_path}/shop.db").close()
+    BusMessages(f"sqlite:///{tmp_path}/shop.db").close()
     assert sparrow("check", "shop:bus", cwd=tmp_path).returncode == 0
+    printed = sparrow("check", "shop:bus", "--json", cwd=tmp_path).stdout
+    found = decode_printed("bus check", printed)
+    assert (len(found.handlers) > 0, found.problems, found.is_offline) == (True, [], False)
     more = '\n@bus.subscribe("order.created", group="billing")\ndef twice(order: dict) -> None: ...\n'
     (tmp_path / "shop.py").write_text((tmp_path / "shop.py").read_text() + more)
     done = sparrow("check", "shop:bus", cwd=tmp_path)
@@ -289,11 +262,11 @@ def test_asyncapi_document_is_printed_or_written_to_a_file(tmp_path: Path) -> No
     application(tmp_path, "sqlite:///shop.db")
     document = json.loads(sparrow("asyncapi", "shop:bus", cwd=tmp_path).stdout)
     assert document["operations"]["receive.order.created.billing.v1"]["summary"] == "Writes the bill."
-    sparrow("asyncapi", "shop:bus", "-o", "out.json", "--title", "Shop", cwd=tmp_path)
-    assert json.loads((tmp_path / "out.json").read_text())["info"]["title"] == "Shop"
+    sparrow("asyncapi", "shop:bus", "-o", "out.json", "--title", "BusMessages", cwd=tmp_path)
+    assert json.loads((tmp_path / "out.json").read_text())["info"]["title"] == "BusMessages"
 
 
-def test_clean_deletes_only_expired_messages(tmp_path: Path, shop: Shop) -> None:
+def test_clean_deletes_only_expired_messages(tmp_path: Path, shop: BusMessages) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute("""UPDATE "cap.published" SET "ExpiresAt" = '2020-01-01' WHERE "Id" = ?""", (shop.failed[0],))
     done = sparrow("clean", "--database", shop.url, cwd=tmp_path)
@@ -345,6 +318,7 @@ def test_worker_sends_handles_and_stops_cleanly(tmp_path: Path, database_url: st
     bus.stop()
 
 
+@pytest.mark.thorough
 def test_worker_with_relay_only_calls_no_handlers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     application(tmp_path, url)
@@ -359,6 +333,7 @@ def test_worker_with_relay_only_calls_no_handlers(tmp_path: Path) -> None:
     assert not (tmp_path / "billed").exists()
 
 
+@pytest.mark.thorough
 def test_worker_waits_for_an_unreachable_database_and_broker(tmp_path: Path) -> None:
     application(tmp_path, "postgresql://me@127.0.0.1:1/x")
     child = subprocess.Popen(
@@ -392,6 +367,7 @@ def probe(address: str, path: str) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
+@pytest.mark.thorough
 def test_worker_answers_probes_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
     application(tmp_path, "postgresql://me@127.0.0.1:1/x")
     options = ("--health-port", "0", "--health-host", "127.0.0.1")

@@ -237,6 +237,7 @@ assert (received.name, received.group, received.status) == ("order.created", "ca
     assert sorted(out.split()) == ["1", "2", "handled", "handled"]
 
 
+@pytest.mark.thorough
 def test_migration_makes_the_same_tables_as_a_start_and_can_be_reversed(project: Project) -> None:
     project.run("""
 from sqlalchemy import create_engine, inspect
@@ -260,6 +261,7 @@ assert indexes() == by_migration
 """)
 
 
+@pytest.mark.thorough
 def test_tables_of_version_0_1_get_a_schema_version_and_keep_their_events(project: Project) -> None:
     project.run("""
 def events():
@@ -283,6 +285,7 @@ assert events() == before
 """)
 
 
+@pytest.mark.thorough
 def test_schema_and_prefix_settings_are_used(database_url: str, tmp_path: Path) -> None:
     Project(tmp_path, database_url, schema="events", table_prefix="events").run("""
 assert client.get("/orders/7").status_code == 200
@@ -291,6 +294,7 @@ assert "events" in Published._meta.db_table
 """)
 
 
+@pytest.mark.thorough
 def test_django_admin_shows_messages_read_only(small: Project) -> None:
     small.run("""
 from django.contrib.auth.models import User
@@ -317,6 +321,7 @@ assert [row.number for row in Handled.objects.all()] == [7, 7]  # once more, as 
 """)
 
 
+@pytest.mark.thorough
 def test_manage_bus_worker_runs_until_it_gets_a_stop_signal(small: Project) -> None:
     small.run("assert client.get('/orders/7').status_code == 200")
     worker = small.manage("bus_worker", "--health-port", "0")
@@ -333,6 +338,7 @@ def test_manage_bus_worker_runs_until_it_gets_a_stop_signal(small: Project) -> N
     assert "Stopping" in out
 
 
+@pytest.mark.thorough
 def test_worker_without_tables_asks_to_migrate(small: Project) -> None:
     worker = small.manage("bus_worker")
     _, err = worker.communicate(timeout=60)
@@ -341,6 +347,7 @@ def test_worker_without_tables_asks_to_migrate(small: Project) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_setting_may_name_a_bus_object(small: Project) -> None:
     (small.folder / "shop" / "bus.py").write_text(
         "from sparrow.bus import EventBus\n"
@@ -359,6 +366,7 @@ assert Published._meta.db_table == "named.published"
         small.run("")
 
 
+@pytest.mark.thorough
 def test_django_tests_start_no_worker_on_the_real_database(small: Project) -> None:
     (small.folder / "shop" / "tests.py").write_text(
         "from django.core.wsgi import get_wsgi_application\n"
@@ -382,6 +390,7 @@ def test_django_tests_start_no_worker_on_the_real_database(small: Project) -> No
     assert not (small.folder / "shop.db").exists()
 
 
+@pytest.mark.thorough
 def test_publishing_inside_an_event_loop_is_refused_with_the_remedy(small: Project) -> None:
     small.run("""
 import asyncio
@@ -399,6 +408,7 @@ else:
 """)
 
 
+@pytest.mark.thorough
 def test_broken_connection_is_replaced_before_the_next_message(small: Project) -> None:
     small.run("""
 from django.core.wsgi import get_wsgi_application

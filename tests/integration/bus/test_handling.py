@@ -27,7 +27,7 @@ from sparrow.bus.transports.spi import Envelope
 
 from .conftest import QUICK, MakeBus
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.locks]
 
 INSERT = "INSERT INTO effects VALUES (:what)"
 TWICE = Retry(max=2, backoff=fixed(0))

@@ -27,7 +27,7 @@ def said_without(module: str, code: str) -> str:
 @pytest.mark.parametrize("imported", ["sparrow.bus", "sparrow.bus.aio", "sparrow.bus.testing"])
 def test_import_without_sqlalchemy_names_the_extra(imported: str) -> None:
     assert said_without("sqlalchemy", f"import {imported}") == (
-        'sparrow.model.errors.MissingExtra: sparrow.bus needs sqlalchemy: pip install "sparrowmq[bus]"'
+        'sparrow.model.errors.settings.MissingExtra: sparrow.bus needs sqlalchemy: pip install "sparrowmq[bus]"'
     )
 
 

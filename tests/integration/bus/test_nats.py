@@ -1,10 +1,8 @@
 """Events through a real NATS: CAP's names and format, shared groups, and no loss when members or servers die."""
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import nats
@@ -13,18 +11,14 @@ from nats.aio.client import Client
 from nats.js import api
 from tests.support.message_brokers import MessageBroker
 from tests.support.redis_nats import nats_server
+from tests.support.transports import WAIT_S, event, ids, receive, send
 from tests.support.wait import eventually
 
 from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.nats.consumer import NatsStreamConsumer
 from sparrow.bus.transports.nats.subjects import covers, merge_subjects
 from sparrow.bus.transports.nats.transport import NatsTransport
-from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, TooLarge, Unavailable
-
-_numbers = itertools.count(1)
-WAIT_S = 10.0
-
 
 pytestmark = pytest.mark.xdist_group("nats")  # one server for all tests
 
@@ -67,27 +61,6 @@ async def listening(transport: NatsTransport, *names: str, group: str = "g.v1") 
         yield made
     finally:
         await made.close()
-
-
-def event(name: str, body: bytes = b"{}", **headers: str | None) -> Envelope:
-    number = str(next(_numbers))
-    return Envelope(name=name, headers={h.ID: number, h.NAME: name, **headers}, body=body, added=datetime.now(UTC))
-
-
-async def send(transport: NatsTransport, *envelopes: Envelope) -> None:
-    assert await transport.send(envelopes) == [None] * len(envelopes)
-
-
-async def receive(member: NatsStreamConsumer, count: int = 1) -> list[BrokerDelivery]:
-    found: list[BrokerDelivery] = []
-    async with asyncio.timeout(WAIT_S):
-        while len(found) < count:
-            found += await member.receive(count - len(found))
-    return found
-
-
-def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
-    return [each.headers[h.ID] for each in deliveries]
 
 
 async def test_headers_and_body_survive_the_round_trip(transport: NatsTransport) -> None:

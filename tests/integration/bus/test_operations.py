@@ -640,6 +640,6 @@ async def test_metrics_cover_the_tables_and_the_process(database_url: str) -> No
     assert "bus_sent_total 1" in lines
     assert 'bus_handled_total{result="ok"} 1' in lines
     assert 'bus_queue_depth{side="published",group=""} 1' in lines
-    assert 'bus_oldest_open_seconds{side="published"} 0' in lines
+    assert 'bus_oldest_open_seconds{side="published"} 0.0' in lines
     assert "bus_handle_seconds_count 1" in lines
     assert "bus_database_reachable 1" in lines

@@ -108,9 +108,8 @@ def driver_connection(bus: EventBus, *, autocommit: bool = False) -> Any:
     if bus.database.kind == "sqlite":
         return sqlite3.connect(url.database or "", isolation_level=None if autocommit else "")
     if bus.database.kind == "mysql":
-        return pymysql.connect(
-            host=url.host, port=url.port, user=url.username, database=url.database, autocommit=autocommit
-        )
+        address = {"host": url.host, "port": url.port, "database": url.database}
+        return pymysql.connect(**address, user=url.username, password=url.password or "", autocommit=autocommit)
     return psycopg.connect(host=url.host, port=url.port, user=url.username, dbname=url.database, autocommit=autocommit)
 
 

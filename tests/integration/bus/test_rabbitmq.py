@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import aio_pika
 import pytest
 from tests.support.databases import ServerNotInstalled
 from tests.support.message_brokers import MessageBroker, rabbitmq_server
+from tests.support.transports import ids, receive
 
 from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.rabbitmq.connections import DeclarationRefused
@@ -72,19 +73,6 @@ def _plain_name(request: pytest.FixtureRequest) -> str:
 
 def event(name: str, id: object, body: bytes = b"{}", **headers: str | None) -> Envelope:
     return Envelope(name=name, headers={h.ID: str(id), h.NAME: name, **headers}, body=body, added=NOW)
-
-
-async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
-    """Receive exactly this many deliveries, in any number of calls."""
-    got: list[BrokerDelivery] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(got) < count:
-            got += await listening.receive(count - len(got))
-    return got
-
-
-def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
-    return [delivery.headers[h.ID] for delivery in deliveries]
 
 
 async def nothing_more(listening: TransportConsumer, transport: RabbitTransport, name: str) -> None:
@@ -373,6 +361,7 @@ async def test_deleted_queue_ends_the_consumer(
 # -- server outage (last, because the server needs seconds to come back) ----------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_new_consumer_continues_where_the_last_one_ended_after_a_server_kill(
     server: MessageBroker, transport: RabbitTransport, group: str
 ) -> None:

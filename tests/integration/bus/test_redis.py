@@ -1,28 +1,22 @@
 """Events through a real Redis: CAP's format on the wire, shared groups, and no loss when members or servers die."""
 
 import asyncio
-import itertools
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis.asyncio
 from tests.support.message_brokers import MessageBroker
 from tests.support.redis_nats import redis_server
+from tests.support.transports import WAIT_S, event, ids, receive, send
 
 from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.redis.consumer import RedisStreamConsumer
 from sparrow.bus.transports.redis.transport import RedisTransport
 from sparrow.bus.transports.redis.trimming import TrimPolicy, trim_to_slowest
-from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport
 from sparrow.model.errors import ConnectionLost, IllegalName, Unavailable
-
-_numbers = itertools.count(1)
-WAIT_S = 10.0
-
 
 pytestmark = pytest.mark.xdist_group("redis")  # one server for all tests
 
@@ -65,27 +59,6 @@ async def listening(
         yield made
     finally:
         await made.close()
-
-
-def event(name: str, body: bytes = b"{}", **headers: str | None) -> Envelope:
-    number = str(next(_numbers))
-    return Envelope(name=name, headers={h.ID: number, h.NAME: name, **headers}, body=body, added=datetime.now(UTC))
-
-
-async def send(transport: Transport, *envelopes: Envelope) -> None:
-    assert await transport.send(envelopes) == [None] * len(envelopes)
-
-
-async def receive(member: RedisStreamConsumer, count: int = 1) -> list[BrokerDelivery]:
-    found: list[BrokerDelivery] = []
-    async with asyncio.timeout(WAIT_S):
-        while len(found) < count:
-            found += await member.receive(count - len(found))
-    return found
-
-
-def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
-    return [each.headers[h.ID] for each in deliveries]
 
 
 async def test_headers_and_body_survive_the_round_trip(transport: RedisTransport) -> None:

@@ -156,7 +156,11 @@ async def test_headers_that_cannot_be_properties_move_into_the_document(platform
 # -- reading back -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body", [b"", b"null", '{"a":"é"}'.encode(), b'"' + b"long" * 50_000 + b'"'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", '{"a":"é"}'.encode(), b'"' + b"long" * 50_000 + b'"'],
+    ids=["empty", "null", "document", "long"],
+)
 async def test_document_form_survives_the_round_trip(transport, body):
     sent = event(1, "order.line-2.added_now", key="k", body=body, note=None)
     await send(transport, sent)
@@ -431,6 +435,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.thorough
 async def test_bus_continues_after_a_broker_was_killed_and_restarted(tmp_path: Path):
     async with (
         NameServer(NameServerSettings(port=0)) as naming,

@@ -38,7 +38,7 @@ from sparrow.model.errors import ConnectionLost, Unavailable
 
 from .conftest import QUICK, MakeBus
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.locks]
 
 AT_ONCE = Retry(backoff=fixed(0))
 HEALTHY = ["Scheduled", "Enqueued", "Processing", "Successed"]

@@ -124,6 +124,7 @@ async def test_schema_or_prefix_applies_to_all_tables(make_bus: MakeBus) -> None
     assert handled == [7]
 
 
+@pytest.mark.one_database
 async def test_several_buses_share_a_database_without_mixing_messages(make_bus: MakeBus) -> None:
     one, two = (make_bus(schema=space, table_prefix=space) for space in ("one", "two"))
     await one.prepare()
@@ -132,6 +133,7 @@ async def test_several_buses_share_a_database_without_mixing_messages(make_bus: 
     assert (await count_rows(one), await count_rows(two)) == ((1, 0, 1), (0, 0, 0))
 
 
+@pytest.mark.one_database
 async def test_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
     for space in ('x"; DROP TABLE y; --', "x`"):
         with pytest.raises(SettingsError):
@@ -191,6 +193,7 @@ async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: Make
 # -- contents --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_database
 async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) -> None:
     bus = make_bus()
     bus.subscriptions.add("good", lambda value: None)
@@ -207,6 +210,7 @@ async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) 
         assert not nullable
 
 
+@pytest.mark.one_database
 async def test_five_states_have_the_required_spelling(make_bus: MakeBus) -> None:
     assert {"Scheduled", "Enqueued", "Processing", "Successed", "Failed"} <= {status.value for status in EventStatus}
     assert {status.value for status in EventStatus} - {"Delayed", "Cancelled"} == {
@@ -219,6 +223,7 @@ async def test_five_states_have_the_required_spelling(make_bus: MakeBus) -> None
         assert (await read_row(bus, "published"))["StatusName"] == "Succeeded"
 
 
+@pytest.mark.one_database
 async def test_body_at_the_broker_is_utf8_json_and_the_document_round_trip_is_lossless(
     make_bus: MakeBus, broker
 ) -> None:
@@ -242,6 +247,7 @@ async def test_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
     assert decode_content((await read_rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
 
 
+@pytest.mark.one_database
 async def test_name_is_the_topic_with_the_prefix(make_bus: MakeBus, broker) -> None:
     handled: list[str] = []
     bus = make_bus(topic_prefix="eu")
@@ -276,6 +282,7 @@ async def test_content_is_json_text_and_keeps_every_character(make_bus: MakeBus)
     assert handled == [payload, payload]
 
 
+@pytest.mark.one_database
 async def test_received_rows_and_events_have_their_group(make_bus: MakeBus) -> None:
     events: list[Event] = []
     bus = make_bus()
@@ -345,6 +352,7 @@ async def test_only_received_has_a_group_and_columns_are_in_the_order_of_cap(bus
 # -- cleanup ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_database
 async def test_cleanup_runs_at_the_start_and_every_hour(make_bus: MakeBus) -> None:
     handled: list[int] = []
     # Retry rounds run shortly before the cleanup: a counted round shows that the loop has read the clock.
@@ -409,8 +417,8 @@ async def test_inbox_keys_are_kept_days_longer_than_their_messages(make_bus: Mak
         broker.take([broker.sent[0]])
         await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
         bus.advance(6 * 86_400)
-        await bus.core.worker.maintenance.delete_expired()
-        assert await read_rows(bus, "inbox") == []
+        while await read_rows(bus, "inbox"):  # the transaction of the duplicate may hold the row for a moment
+            await bus.core.worker.maintenance.delete_expired()
     assert handled == [1]
 
 
@@ -426,6 +434,7 @@ async def test_only_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
         assert await two.core.worker.maintenance._alone("clean now", 3_600.0)
 
 
+@pytest.mark.one_database
 async def test_deleted_rows_are_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

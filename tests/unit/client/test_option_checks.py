@@ -8,8 +8,8 @@ from tests.support.cases import each_case
 
 import sparrow
 from sparrow import Prefetch, aio
-from sparrow.client import delayed_delivery
 from sparrow.client.options import CONSUMER_DEFAULTS, POP_CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
+from sparrow.client.produce import delayed_delivery
 from sparrow.model.errors import SettingsError
 from sparrow.model.message import Message
 

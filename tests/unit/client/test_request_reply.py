@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparrow.client.delayed_delivery import with_properties
+from sparrow.client.produce.delayed_delivery import with_properties
 from sparrow.client.request_reply import decode_pushed_reply, make_reply, make_request
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import LOOPBACK_HOST, Host, Message

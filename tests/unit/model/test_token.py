@@ -3,6 +3,7 @@
 import pytest
 
 from sparrow.model.errors import IllegalName, Refused
+from sparrow.model.permissions import parse_patterns
 from sparrow.model.token import (
     Credentials,
     Token,
@@ -30,10 +31,10 @@ def test_an_ambiguous_or_too_long_name_is_refused(name):
         validate_token_name(name)
 
 
-def test_there_are_two_kinds_and_any_other_is_refused():
-    assert [parse_token_kind(kind) for kind in "pc"] == ["p", "c"]
-    for kind in ("", "P", "pc", "admin"):
-        with pytest.raises(Refused, match="use p for producing, or c for consuming"):
+def test_there_are_four_kinds_and_any_other_is_refused():
+    assert [parse_token_kind(kind) for kind in ("p", "c", "pc", "a")] == ["p", "c", "pc", "a"]
+    for kind in ("", "P", "cp", "admin"):
+        with pytest.raises(Refused, match="use p for producing, c for consuming, pc for both, or a for administering"):
             parse_token_kind(kind)
 
 
@@ -54,16 +55,38 @@ def test_an_invalid_secret_is_refused_and_not_repeated_in_the_error(text):
     assert not text or text not in str(caught.value)
 
 
-def test_issuing_a_name_again_returns_the_existing_token():
-    assert validate_reissue(token(), "c") is not None
-    assert validate_reissue(token(), "c") == token()
+def test_issuing_a_name_again_with_its_secret_returns_the_existing_token():
+    assert validate_reissue(token(), token(id=7, created_ms=9)) == token()
 
 
-def test_issuing_a_name_again_is_refused_for_another_kind_or_a_revoked_token():
-    with pytest.raises(Refused, match=r"'billing' is a consumer's \(type c\) already"):
-        validate_reissue(token(), "p")
+def test_issuing_a_name_again_is_refused_for_another_secret_other_permissions_or_a_revoked_token():
+    with pytest.raises(Refused, match="its secret key is shown only once"):
+        validate_reissue(token(), token(secret=bytes(32)))
+    with pytest.raises(Refused, match=r"'billing' is a consumer's \(type c\), for topics \* and groups \*"):
+        validate_reissue(token(), token(kind="p"))
+    with pytest.raises(Refused, match="change it with `sparrow token change`"):
+        validate_reissue(token(), token(topics=("orders",)))
     with pytest.raises(Refused, match="was revoked"):
-        validate_reissue(token(revoked_ms=9), "c")
+        validate_reissue(token(revoked_ms=9), token())
+
+
+@pytest.mark.parametrize("pattern", ["", "a b", "*a", "a*b", "a**", "ä", "x" * 129, "a/b"])
+def test_a_pattern_that_is_no_name_no_prefix_and_no_star_is_refused(pattern):
+    with pytest.raises(Refused, match="is no pattern of topics"):
+        parse_patterns([pattern], "topic")
+
+
+def test_topics_of_groups_are_no_patterns_of_topics():
+    with pytest.raises(Refused, match="permit the group instead"):
+        parse_patterns(["%RETRY%billing"], "topic")
+
+
+def test_patterns_are_sorted_and_no_patterns_mean_every_name():
+    assert parse_patterns(["b", "a-*", "b"], "group") == ("a-*", "b")
+    assert parse_patterns(["b", "*"], "group") == parse_patterns(None, "group") == ("*",)
+    for patterns in ([], [f"t{number}" for number in range(257)]):
+        with pytest.raises(Refused, match="a token has 1 to 256 patterns of topics"):
+            parse_patterns(patterns, "topic")
 
 
 def test_secrets_are_hidden_in_texts():

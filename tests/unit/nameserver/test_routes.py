@@ -305,3 +305,46 @@ def test_a_topic_is_registered_manually_for_known_brokers_only(routes):
     assert queues_of(routes, "U") == queues
     routes.connection_closed("c")
     assert routes.route("U") is None
+
+
+def rivals(routes):
+    return routes.conflicts.current()
+
+
+def test_two_brokers_that_register_one_id_in_turn_are_a_conflict(routes):
+    register(routes, address="x:1", connection="cx")
+    assert register(routes, address="y:1", connection="cy").rival_address is None, "a takeover is no conflict"
+    assert rivals(routes) == {}
+    assert register(routes, address="x:1", connection="cx").rival_address == "y:1"
+    assert register(routes, address="y:1", connection="cy").rival_address is None, "it is told once"
+    assert rivals(routes) == {("a", 0): ["x:1", "y:1"]}
+
+
+@pytest.mark.parametrize("leave", ["close", "unregister", "another id"])
+def test_a_conflict_ends_when_one_of_the_brokers_leaves(routes, leave):
+    for address in ("x:1", "y:1", "x:1"):
+        register(routes, address=address, connection=f"c{address}")
+    assert rivals(routes)
+    if leave == "close":
+        routes.connection_closed("cy:1")
+    elif leave == "unregister":
+        routes.unregister("a", "y:1")
+    else:
+        register(routes, number=1, address="y:1", connection="cy:1")
+    assert rivals(routes) == {}
+
+
+def test_leaders_that_take_turns_are_no_conflict(routes):
+    register(routes, address="x:1", connection="cx")
+    for leader, follower in (("y:1", "x:1"), ("x:1", "y:1"), ("y:1", "x:1")):
+        register(routes, address=leader, connection=f"c{leader}")
+        register(routes, number=1, address=follower, connection=f"c{follower}")
+    assert rivals(routes) == {}
+
+
+def test_a_broker_that_was_replaced_while_it_restarted_is_no_conflict(routes):
+    register(routes, address="x:1", connection="old")
+    register(routes, address="y:1", connection="cy")
+    routes.connection_closed("old")
+    register(routes, address="x:1", connection="new")
+    assert rivals(routes) == {}

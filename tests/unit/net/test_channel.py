@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 
 import pytest
 from tests.support.platforms import open_channel
@@ -243,7 +244,7 @@ async def test_closing_fails_every_pending_request_once(echo, server):
     peer.abort()
     results = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(result) for result in results} == {ConnectionLost}
-    await asyncio.wait_for(channel.wait_closed(), 5)
+    await asyncio.wait_for(channel.wait_closed(), 12)
     channel.close()
     channel.abort()
     assert ends == [channel]
@@ -288,7 +289,7 @@ async def test_a_client_closes_the_connection_of_a_peer_that_breaks_the_protocol
         channel = await connect(Address(*server.sockets[0].getsockname()))
         with pytest.raises(ConnectionLost):
             await channel.request(ECHO)
-        await asyncio.wait_for(channel.wait_closed(), 5)
+        await asyncio.wait_for(channel.wait_closed(), 12)
     assert "broke the protocol: " in caplog.text
 
 
@@ -348,7 +349,7 @@ async def test_writable_waits_while_the_peer_does_not_read(echo, server):
         await _until_still(peer)
         assert not waiting.done()
         await wire.read(800)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 12)
 
 
 async def test_closing_ends_a_waiting_writable_call(echo, server):
@@ -360,7 +361,7 @@ async def test_closing_ends_a_waiting_writable_call(echo, server):
         await eventually(lambda: peer.is_blocked)
         waiting = asyncio.ensure_future(peer.writable())
         peer.abort()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 12)
 
 
 async def test_closed_channels_are_garbage_collected(echo, server):
@@ -373,3 +374,30 @@ async def test_closed_channels_are_garbage_collected(echo, server):
     gc.collect()
     alive = [one for one in gc.get_objects() if isinstance(one, channels.Channel) and one is not channel]
     assert not alive
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_with_many_slow_requests_does_not_hold_up_others():
+    requests, served = 60, []
+
+    def serve(command, channel):
+        until = time.monotonic() + 0.005
+        while channel is channels_by_arrival[0] and time.monotonic() < until:
+            pass
+        served.append(channel)
+        channel.write(encode(response_to(command, 0, None, command.body)))
+
+    async with (
+        running_listener(serve) as server,
+        open_raw_connection(server.address) as greedy,
+    ):
+        await eventually(lambda: server.channels)
+        channels_by_arrival = list(server.channels)
+        async with open_raw_connection(server.address) as modest:
+            greedy.write(*(RemotingCommand(ECHO, opaque) for opaque in range(requests)))
+            await eventually(lambda: served)
+            await modest.request(RemotingCommand(ECHO))
+            assert served.count(channels_by_arrival[0]) < requests
+            assert [one.opaque for one in await greedy.read(requests)] == list(range(requests))

@@ -1,6 +1,7 @@
 """Every request gets exactly one response, whatever its handler does."""
 
 import asyncio
+import re
 
 import pytest
 from tests.support.platforms import open_channel
@@ -9,14 +10,15 @@ from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, UnknownTopic
 from sparrow.net import HandlerResponse, RequestDispatcher
-from sparrow.net.dispatcher import REQUESTS_IN_PROGRESS_MAX, encode_response
+from sparrow.net.dispatcher import REQUESTS_IN_PROGRESS_MAX, DeferredResponse, encode_error, encode_response
+from sparrow.net.request_meter import RequestMeter
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode, ResponseCode, RocketMQVersion
 from sparrow.wire.frame import ONE_WAY_FLAG, RESPONSE_FLAG, RemotingCommand, Serialization, encode, response_to
 from sparrow.wire.headers import OffsetResponse, QueueRequest
 
 QUICK, STUCK, BROKEN, REFUSING, ASKING, LISTING = 7001, 7002, 7003, 7004, 7005, 7006
-PLAIN, PLAIN_LATER, PLAIN_BROKEN, PLAIN_PARKED = 7101, 7102, 7103, 7104
+PLAIN, PLAIN_LATER, PLAIN_BROKEN, PLAIN_PARKED, PLAIN_DEFERRED = 7101, 7102, 7103, 7104, 7105
 
 
 class Context:
@@ -25,6 +27,7 @@ class Context:
     def __init__(self):
         self.gate = asyncio.Event()
         self.calls = []
+        self.shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 async def quick(request, context, call):
@@ -91,7 +94,19 @@ async def serving(context):
         await context.gate.wait()
         return encode_response(command, HandlerResponse(body=b"later"))
 
+    def deferred(command, channel):
+        def encode_answer(error):
+            if error is not None:
+                return encode_error(command, error)
+            if command.body == b"broken":
+                raise ZeroDivisionError("while encoding")
+            return encode_response(command, HandlerResponse(body=b"deferred"))
+
+        context.calls.append(command.code)
+        return DeferredResponse(context.shared, encode_answer)
+
     plains = {
+        PLAIN_DEFERRED: deferred,
         PLAIN: plain,
         PLAIN_LATER: lambda command, _: later(command),
         PLAIN_BROKEN: plain_broken,
@@ -166,8 +181,8 @@ async def test_a_failing_handler_affects_only_its_request(channel, code, caplog)
     assert answered.code == ResponseCode.SYSTEM_ERROR
     assert answered.remark.startswith("ZeroDivisionError: ")
     assert (await channel.request(QUICK)).code == 0
-    said = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert said == [f"the handler of request {code} failed"]
+    (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert re.fullmatch(rf"the handler of request {code} of 127\.0\.0\.1:\d+ failed", said)
 
 
 async def test_a_refusal_returns_its_code_and_is_not_logged(channel, caplog):
@@ -271,6 +286,61 @@ async def test_a_thousand_requests_of_one_write_all_get_responses(wire):
     assert {one.code for one in answers} == {0}
 
 
+# -- requests that share a future -------------------------------------------------------------------------------------
+
+
+async def test_requests_that_share_a_future_are_all_answered_when_it_is_done(context, serving, server, wire):
+    serving.meter = RequestMeter()
+    wire.write(*(RemotingCommand(PLAIN_DEFERRED, opaque) for opaque in range(20)))
+    await eventually(lambda: len(context.calls) == 20)
+    (peer,) = server.channels
+    assert (peer.requests_in_progress, serving.in_progress()) == (20, {PLAIN_DEFERRED: 20})
+    context.shared.set_result(None)
+    answers = await wire.read(20)
+    assert [(one.opaque, one.code, one.body) for one in answers] == [(n, 0, b"deferred") for n in range(20)]
+    assert (peer.requests_in_progress, serving.in_progress()) == (0, {})
+    assert serving.meter.successes([PLAIN_DEFERRED]).count == 20
+
+
+async def test_a_shared_future_that_fails_fails_its_requests(context, serving, wire):
+    serving.meter = RequestMeter()
+    wire.write(RemotingCommand(PLAIN_DEFERRED, 1), RemotingCommand(PLAIN_DEFERRED, 2))
+    await eventually(lambda: len(context.calls) == 2)
+    context.shared.set_exception(NotPermitted("this", "it is a test"))
+    assert {(one.opaque, one.code) for one in await wire.read(2)} == {(1, 16), (2, 16)}
+    assert serving.meter.latencies[PLAIN_DEFERRED, 16].count == 2
+
+
+async def test_an_answer_that_cannot_be_encoded_affects_only_its_request(context, serving, wire):
+    wire.write(RemotingCommand(PLAIN_DEFERRED, 1, body=b"broken"), RemotingCommand(PLAIN_DEFERRED, 2))
+    await eventually(lambda: len(context.calls) == 2)
+    context.shared.set_result(None)
+    assert [(one.opaque, one.code) for one in await wire.read(2)] == [(1, 1), (2, 0)]
+
+
+async def test_stop_answers_requests_that_share_a_future_and_leaves_the_future_alone(context, serving, wire):
+    wire.write(RemotingCommand(PLAIN_DEFERRED, 1), RemotingCommand(PLAIN_DEFERRED, 2))
+    await eventually(lambda: len(context.calls) == 2)
+    await serving.stop(grace_s=0.02)
+    assert {(one.opaque, one.code) for one in await wire.read(2)} == {(1, 14), (2, 14)}
+    assert not context.shared.done(), "others may wait for it"
+    context.shared.set_result(None)
+
+
+async def test_a_deferred_response_can_be_awaited_and_cancelled_without_its_future(context):
+    response = DeferredResponse(context.shared, lambda error: b"done")
+
+    async def answer():
+        return await response
+
+    first, second = asyncio.ensure_future(answer()), asyncio.ensure_future(answer())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    context.shared.set_result(None)
+    assert await second == b"done"
+
+
 # -- stopping ---------------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +359,7 @@ async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, 
     context.gate.set()
     (finished,) = await wire.read()
     assert (finished.opaque, finished.body) == (1, b"finished")
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, 12)
 
 
 async def test_stopping_ignores_one_way_requests(context, serving, wire):

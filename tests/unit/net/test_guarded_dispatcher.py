@@ -1,10 +1,13 @@
 """A guard before the handlers: requests that it refuses reach no handler."""
 
+import logging
+
 import pytest
 from tests.support.raw_connection import open_raw_connection, running_listener
 
-from sparrow.model.errors import NotPermitted
-from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response
+from sparrow.net.audit_log import AccessRefused, AuditLog
+from sparrow.net.dispatcher import HandlerResponse, encode_response
+from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
 
@@ -26,14 +29,14 @@ async def wire(served):
         served.append(command.body)
         return encode_response(command, HandlerResponse(body=b"plain"))
 
-    def check(command):
+    def check(command, challenge):
         if command.body == b"wrong":
-            raise NotPermitted("this", "it is a test")
+            raise AccessRefused("this", "it is a test", cause="signature")
         if command.body == b"broken":
             raise ZeroDivisionError
 
     async with running_listener(
-        GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)
+        GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check, audit=AuditLog({AWAITING}))
     ) as server:
         async with open_raw_connection(server.address) as wire:
             yield wire
@@ -59,6 +62,14 @@ async def test_refused_one_way_requests_get_no_response(wire, served):
     wire.write(RemotingCommand(PLAIN, 1, ONE_WAY_FLAG, body=b"wrong"))
     assert (await wire.request(RemotingCommand(PLAIN, 2, body=b"right"))).opaque == 2
     assert served == [b"right"]
+
+
+async def test_refusals_and_actions_are_in_the_audit_log_and_other_requests_are_not(wire, caplog):
+    caplog.set_level(logging.INFO, "sparrow.audit")
+    for code, body in ((PLAIN, b"right"), (AWAITING, b"right"), (PLAIN, b"wrong")):
+        await wire.request(RemotingCommand(code, 1, body=body))
+    lines = [(line.levelname, line.args["request"], line.args["peer"].split(":")[0]) for line in caplog.records]
+    assert lines == [("INFO", f"request {AWAITING}", "127.0.0.1"), ("WARNING", f"request {PLAIN}", "127.0.0.1")]
 
 
 async def test_a_failing_guard_lets_no_request_pass(wire, served):

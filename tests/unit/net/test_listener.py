@@ -70,7 +70,7 @@ async def test_connections_above_the_limit_are_closed():
         first, second = [await connect(address) for _ in range(2)]
         assert (await first.request(ECHO)).code == (await second.request(ECHO)).code == 0
         third = await connect(address)
-        await asyncio.wait_for(third.wait_closed(), 5)
+        await asyncio.wait_for(third.wait_closed(), 12)
         assert len(opened) == 2
         assert not closed
         # A closed connection makes room for the next one.
@@ -83,7 +83,7 @@ async def test_connections_above_the_limit_are_closed():
         await listener.stop()
     assert len(opened) == len(closed) == 3
     for channel in (second, fourth):
-        await asyncio.wait_for(channel.wait_closed(), 5)
+        await asyncio.wait_for(channel.wait_closed(), 12)
 
 
 async def test_an_idle_connection_is_closed_and_an_active_one_is_not():
@@ -180,5 +180,51 @@ async def test_stop_aborts_connections_of_peers_that_do_not_read():
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: any(peer.is_blocked for peer in server.channels))
         (peer,) = server.channels
-        await asyncio.wait_for(server.listener.stop(), 5)
-        await asyncio.wait_for(peer.wait_closed(), 5)
+        await asyncio.wait_for(server.listener.stop(), 12)
+        await asyncio.wait_for(peer.wait_closed(), 12)
+
+
+# -- incomplete frames ------------------------------------------------------------------------------------------------
+
+
+def start_of_frame(size: int) -> bytes:
+    """Return the first bytes of a frame of that size, with a short header."""
+    return (size - 4).to_bytes(4, "big") + (20).to_bytes(4, "big")
+
+
+async def test_the_connection_with_the_largest_incomplete_frame_is_closed_when_the_budget_is_used_up(caplog):
+    half = 6 << 20
+    async with running_listener(echo, incomplete_bytes_max=16 << 20) as server:
+        async with (
+            open_raw_connection(server.address) as small,
+            open_raw_connection(server.address) as first,
+            open_raw_connection(server.address) as second,
+            open_raw_connection(server.address) as third,
+        ):
+            frame = encode(RemotingCommand(ECHO, 1, body=b"me"))
+            small.write(frame[:5])
+            first.write(start_of_frame(12 << 20) + bytes(half + 1000))
+            second.write(start_of_frame(12 << 20) + bytes(half - 1000))
+            held = server.listener.budgets.incomplete_frames
+            await eventually(lambda: held.total_bytes == 2 * half + 16 + 5)
+            third.write(start_of_frame(12 << 20) + bytes(half - 2000))
+            assert await first.is_closed_by_peer()
+            assert held.refused == 1
+            small.write(frame[5:])
+            assert (await small.read())[0].body == b"me"
+        await eventually(lambda: held.total_bytes == 0)
+    assert "bytes of incomplete frames" in caplog.text
+
+
+async def test_a_frame_must_be_whole_in_time_even_if_bytes_keep_coming(caplog):
+    async with running_listener(echo, frame_timeout_ms=300) as server:
+        async with open_raw_connection(server.address) as slow, open_raw_connection(server.address) as quiet:
+            slow.write(start_of_frame(1 << 20))
+            closed = asyncio.create_task(slow.is_closed_by_peer())
+            while not closed.done():
+                slow.write(b"x")
+                await asyncio.wait([closed], timeout=0.02)
+            assert await closed
+            assert (await quiet.request(RemotingCommand(ECHO, 1))).opaque == 1, "a connection without a frame stays"
+        assert server.listener.budgets.incomplete_frames.refused == 1
+    assert "not whole after" in caplog.text

@@ -86,6 +86,12 @@ def test_irregular_wire_names_are_used():
     assert b'"clientID":"c"' in bodies.write(bodies.HeartbeatData("c"))
 
 
+@each_case("sent, name", [("0", "CR_SUCCESS"), ("4", "CR_THROW_EXCEPTION"), ('"CR_LATER"', "CR_LATER"), ("6", 6)])
+def test_results_that_go_clients_send_as_numbers_get_their_names(sent, name):
+    result = bodies.read(bodies.ConsumeDirectlyResult, f'{{"consumeResult":{sent},"order":false}}'.encode())
+    assert result.consume_result == name
+
+
 def test_cpp_clients_get_a_list_of_offsets():
     listed = bodies.OffsetList.of(bodies.OffsetTable({QUEUE: 5}))
     assert bodies.write(listed) == b'{"offsetTable":[{"brokerName":"b","topic":"T","queueId":0,"offset":5}]}'
@@ -136,3 +142,19 @@ def test_queues_sort_as_in_clients():
 def test_invalid_text_is_a_bad_request(text):
     with pytest.raises(BadRequest):
         bodies.read(bodies.HeartbeatData, text)
+
+
+def test_a_large_body_of_a_request_must_be_plain_json():
+    plain = b'{"clientID":"c","x":[%b]}' % b",".join([b'{"0":1}'] * 20_000)
+    dialect = plain.replace(b'"0"', b"0", 1)
+    assert len(dialect) > bodies.REQUEST_DIALECT_BYTES_MAX
+    assert bodies.read_request(bodies.HeartbeatData, plain).client_id == "c"
+    assert bodies.read_request(bodies.HeartbeatData, b'{"clientID":"c","x":{0:1}}').client_id == "c"
+    with pytest.raises(BadRequest, match=f"above {bodies.REQUEST_DIALECT_BYTES_MAX} it must be plain JSON"):
+        bodies.read_request(bodies.HeartbeatData, dialect)
+
+
+def test_a_large_table_keyed_by_queues_is_read_from_a_server():
+    table = bodies.OffsetTable({QueueRef("T", "b", queue): queue for queue in range(2_000)})
+    assert len(bodies.write(table)) > bodies.REQUEST_DIALECT_BYTES_MAX
+    assert bodies.read(bodies.OffsetTable, bodies.write(table)) == table

@@ -87,6 +87,14 @@ def test_the_counter_wraps_after_65536():
     assert made[65536] == made[0]
 
 
+def test_many_ids_are_those_that_single_calls_would_have_made():
+    one, many = maker(lambda: 5), maker(lambda: 5)
+    singly = [one.make() for _ in range(65540)]
+    assert many.make_many(65530) + many.make_many(10) == singly
+    assert many.make() == one.make()
+    assert len(singly[0]) == many.id_chars
+
+
 def test_ids_of_concurrent_threads_are_unique():
     ids, found = maker(lambda: 0), []
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from sparrow.model.token import Credentials
-from sparrow.wire import headers
+from sparrow.wire import headers, signing
 from sparrow.wire.bodies import TokenDescription
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand, Serialization, decode, encode
 from sparrow.wire.headers import GetRoute, Header, QueueRequest
-from sparrow.wire.signing import has_valid_signature, sign, signature
+from sparrow.wire.signing import Challenge, accept_once, has_valid_signature, sign, sign_once, signature
 
 FIELDS = {"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}
 KEY = "sk12345678"
@@ -118,3 +118,55 @@ def test_every_request_has_a_unique_code():
 
 def test_the_repr_of_a_token_description_hides_its_secret():
     assert "5ec2e7" not in repr([TokenDescription(1, "billing", "c", 5, None, "5ec2e7")])
+
+
+# -- signatures over a challenge --------------------------------------------------------------------------------------
+
+
+def signed_once(challenge: Challenge, header: Header, body: bytes = b"", code: int = RequestCode.PULL_MESSAGE):
+    """Return the fields of a request as a server reads them."""
+    signed = sign_once(code, header, body, CREDENTIALS, challenge)
+    return decode(encode(RemotingCommand(code, 1, ext=headers.write(signed), body=body))).fields()
+
+
+def test_a_signature_over_a_challenge_is_valid_once_and_on_its_connection():
+    ours, theirs, other = Challenge("c1"), Challenge("c1"), Challenge("c2")
+    code = RequestCode.PULL_MESSAGE
+    first, second = signed_once(ours, GetRoute("orders"), b"a"), signed_once(ours, GetRoute("orders"), b"a")
+    assert first != second
+    assert not accept_once(code, first, b"a", KEY, other)
+    assert accept_once(code, first, b"a", KEY, theirs)
+    assert not accept_once(code, first, b"a", KEY, theirs), "a replay"
+    assert accept_once(code, second, b"a", KEY, theirs)
+    assert not accept_once(code, first, b"a", KEY, theirs), "a late replay"
+
+
+def test_a_signature_over_a_challenge_binds_code_fields_body_and_key():
+    challenge = Challenge()
+    fields = signed_once(challenge, GetRoute("orders"), b"body")
+    fresh = Challenge(challenge.text)
+    code = RequestCode.PULL_MESSAGE
+    assert not accept_once(RequestCode.DELETE_TOPIC_IN_BROKER, fields, b"body", KEY, fresh)
+    assert not accept_once(code, fields | {"topic": "other"}, b"body", KEY, fresh)
+    assert not accept_once(code, fields | {"more": ""}, b"body", KEY, fresh)
+    assert not accept_once(code, fields | {"SignatureCount": "2"}, b"body", KEY, fresh)
+    assert not accept_once(code, fields | {"SignatureCount": "9" * 5000}, b"body", KEY, fresh)
+    assert not accept_once(code, fields, b"bodies", KEY, fresh)
+    assert not accept_once(code, fields, b"body", "another key", fresh)
+    assert fresh.count == 0
+    assert accept_once(code, fields, b"body", KEY, fresh)
+
+
+def test_no_part_of_a_signed_request_can_be_taken_for_another():
+    """RocketMQ's signature joins the values: `ab` and `c` sign like `a` and `bc`."""
+    joined = {"AccessKey": "ak", "SignatureCount": "1", "a": "ab", "b": "c"}
+    moved = joined | {"a": "a", "b": "bc"}
+    assert signature(joined, b"", KEY) == signature(moved, b"", KEY)
+    body = b"1:x1:y"
+    signatures = {
+        signing._signature_for("c", 1, joined, b"", KEY),
+        signing._signature_for("c", 1, moved, b"", KEY),
+        signing._signature_for("c", 1, joined, body, KEY),
+        signing._signature_for("c", 1, joined | {"x": "y"}, b"", KEY),
+    }
+    assert len(signatures) == 4

@@ -43,7 +43,7 @@ async def list_all_producers(_: EmptyHeader, broker: Broker, __: RequestContext)
     return HandlerResponse.of(
         bodies.ProducerTable(
             {
-                group: [_entry(member) for member in members]
+                group: [_entry(member, broker) for member in members]
                 for group, members in broker.clients.producer_groups().items()
             }
         )
@@ -54,13 +54,13 @@ def _connection(member: OnlineClient) -> bodies.ClientConnection:
     return bodies.ClientConnection(member.client_id, member.channel.address, member.language.name, member.version)
 
 
-def _entry(member: OnlineClient) -> bodies.ProducerEntry:
+def _entry(member: OnlineClient, broker: Broker) -> bodies.ProducerEntry:
     return bodies.ProducerEntry(
         client_id=member.client_id,
         remote_ip=member.channel.address,
         language=member.language.name,
         version=member.version,
-        last_update_timestamp=member.seen_ms,
+        last_update_timestamp=broker.now_ms() - (broker.monotonic_ms() - member.seen_ms),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.broker.clients.registry import OnlineClient
+from sparrow.broker.clients.registry import CLUSTERING, OnlineClient
 from sparrow.broker.consume.references import resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.errors import RequestTimeout, SparrowError
@@ -21,7 +21,7 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies, headers, message_ids
 from sparrow.wire.bodies import OffsetList, OffsetTable, QueueRef
-from sparrow.wire.codes import Language, RequestCode, ResponseCode
+from sparrow.wire.codes import Language, RequestCode, ResponseCode, RocketMQVersion
 from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus, ResetOffset
 
@@ -38,7 +38,11 @@ QUEUE_END_MS = -1
 
 
 async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """Send every member the offsets to continue at. The members commit them.
+    """Reset the group here if all members are of RocketMQ 5. Otherwise send every member the offsets to continue at.
+
+    A client of RocketMQ 5 continues at once at the offset that its next pull is answered with. It needs far longer for
+    the request to clients, which older ones need; they commit the offsets. Members of a broadcasting group keep their
+    offsets themselves, so that all of them must be told.
 
     If no member is online, the tool gets CONSUMER_NOT_ONLINE and commits the offsets itself (mqadmin's
     `resetOffsetByTime`).
@@ -48,12 +52,25 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
         return HandlerResponse(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
-    _check_versions(group.members.values(), since=RESET_SINCE_VERSION)
+    members = group.members.values()
+    if group.message_model == CLUSTERING and all(member.version >= RocketMQVersion.V5_0_0 for member in members):
+        await _reset_here(request.group, offsets, broker)
+        return HandlerResponse.of(offsets)
+    _check_versions(members, since=RESET_SINCE_VERSION)
     header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
-    for member in group.members.values():
+    for member in members:
         body = OffsetList.of(offsets) if member.language == Language.CPP else offsets
         member.channel.send_one_way(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
     return HandlerResponse.of(offsets)
+
+
+async def _reset_here(group: str, offsets: OffsetTable, broker: Broker) -> None:
+    """Commit the offsets, and answer the next pull of each queue with them, also pulls that are parked."""
+    for ref, offset in offsets.offset_table.items():
+        queue = Queue(ref.topic, ref.queue_id)
+        broker.positions.reset(group, queue, offset)
+        await broker.store.offsets.commit(group, queue, offset)
+        broker.long_polls.wake(queue)
 
 
 async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> OffsetTable:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
+from sparrow.broker.query.queue_scan import QueueScan
 from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -42,9 +42,10 @@ async def group_progress(request: GetConsumeStats, broker: Broker, _call: Reques
     names = request.topics or await _topics_of(broker, request.group)
     table: dict[QueueRef, QueueConsumeStats] = {}
     rate = 0.0
-    for topic in _read_by(broker, request.group, names):
-        table |= await _progress(broker, request.group, topic)
-        rate += _rate(broker, request.group, topic.name)
+    async with QueueScan(broker.scan_turn) as scan:
+        for topic in _read_by(broker, request.group, names):
+            table |= await _progress(broker, request.group, topic, scan)
+            rate += _rate(broker, request.group, topic.name)
     return HandlerResponse.of(bodies.ConsumeStats(table, rate))
 
 
@@ -55,15 +56,17 @@ async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call:
         topics_of.setdefault(group, []).append(name)
     listed: list[dict[str, list[bodies.ConsumeStats]]] = []
     behind = 0
-    for group, names in sorted(topics_of.items()):
-        stats = []
-        for topic in _read_by(broker, group, names):
-            if topic.is_ordered == request.in_order:
-                table = await _progress(broker, group, topic)
-                behind += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
-                stats.append(bodies.ConsumeStats(table, _rate(broker, group, topic.name)))
-        listed.append({group: stats})
-    return HandlerResponse.of(ConsumeStatsList(listed, str(broker.address), behind))
+    async with QueueScan(broker.scan_turn) as scan:
+        for group, names in sorted(topics_of.items()):
+            stats = []
+            for topic in _read_by(broker, group, names):
+                if topic.is_ordered == request.in_order:
+                    table = await _progress(broker, group, topic, scan)
+                    behind += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
+                    stats.append(bodies.ConsumeStats(table, _rate(broker, group, topic.name)))
+            listed.append({group: stats})
+        # In a thread: with thousands of groups, it takes long.
+        return await asyncio.to_thread(HandlerResponse.of, ConsumeStatsList(listed, str(broker.address), behind))
 
 
 async def _topics_of(broker: Broker, group: str) -> list[str]:
@@ -81,18 +84,17 @@ def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
     ]
 
 
-async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, QueueConsumeStats]:
+async def _progress(broker: Broker, group: str, topic: Topic, scan: QueueScan) -> dict[QueueRef, QueueConsumeStats]:
     table = {}
     for queue_id in range(topic.read_queues):
         queue = Queue(topic.name, queue_id)
         first, end = broker.store.bounds_nowait(queue)
         offset = await broker.store.offsets.committed(group, queue) or 0
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
-        # The pull offset is the committed one: the broker does not record what was pulled and not committed.
-        progress = QueueConsumeStats(end, offset, read_ms or 0, pull_offset=offset)
+        handed_out = broker.positions.handed_out.get((group, queue), offset)
+        progress = QueueConsumeStats(end, offset, read_ms or 0, pull_offset=max(offset, handed_out))
         table[QueueRef(topic.name, broker.name, queue_id)] = progress
-        if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
-            await asyncio.sleep(0)
+        await scan.next_queue()
     return table
 
 
@@ -104,9 +106,11 @@ def _rate(broker: Broker, group: str, topic: str) -> float:
 async def query_time_spans(request: GetConsumeTimeSpans, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Return the store times of each queue's ends and last consumed message, and the delay of its next message."""
     topic = broker.topics[request.topic]
-    spans = [
-        await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
-    ]
+    spans = []
+    async with QueueScan(broker.scan_turn) as scan:
+        for queue_id in range(topic.read_queues):
+            spans.append(await _time_span(broker, request.group, Queue(topic.name, queue_id)))
+            await scan.next_queue()
     return HandlerResponse.of(ConsumeTimeSpans(spans))
 
 

@@ -18,7 +18,8 @@ UNLIMITED_RETRIES = -1
 
 async def put_group(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
     """Create or change a group."""
-    await broker.groups.put(_checked(call.body(GroupConfig)))
+    with broker.events.group_creation():
+        await broker.groups.put(_checked(call.body(GroupConfig)))
     return EmptyHeader()
 
 
@@ -28,7 +29,8 @@ async def put_groups(_request: EmptyHeader, broker: Broker, call: RequestContext
     if not wanted:
         raise Refused("the list of groups is empty")
     for group in [_checked(config) for config in wanted]:
-        await broker.groups.put(group)
+        with broker.events.group_creation():
+            await broker.groups.put(group)
     return EmptyHeader()
 
 
@@ -46,7 +48,8 @@ def _checked(config: GroupConfig) -> Group:
 
 
 async def get_group(request: GetGroupConfig, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    return HandlerResponse.of(GroupConfig.of(broker.groups[request.group]))
+    """Return a group. A new one is created: RocketMQ's proxy asks for the group of a consumer before it serves it."""
+    return HandlerResponse.of(GroupConfig.of(await broker.groups.get_or_create(request.group)))
 
 
 async def list_groups(_request: ListGroups, broker: Broker, _call: RequestContext) -> HandlerResponse:
@@ -67,6 +70,8 @@ async def delete_group(request: DeleteGroup, broker: Broker, _call: RequestConte
     if name in SYSTEM_GROUPS:
         raise Refused(f"group {name!r} is a system group and cannot be deleted")
     broker.counters.forget_group(name)
+    broker.events.forget_group(name)
+    broker.positions.forget_group(name)
     await broker.groups.delete(name, keeps_offsets=not (request.clean_offsets or request.remove_offsets))
     return EmptyHeader()
 

@@ -7,9 +7,12 @@ those of thread pools are 0, because requests do not wait for any.
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import shutil
 from collections.abc import Callable, Mapping
 
+from sparrow import __version__
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Rates, Totals, Traffic, TrafficCounters, WindowCount, WindowCounts
 from sparrow.broker.query.store_time import store_ms_of
@@ -22,6 +25,7 @@ from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode, Ro
 from sparrow.wire.headers import EmptyHeader, GetBrokerConfigResponse, GetBrokerStats
 
 _QUEUE_ENTRY_BYTES = 20
+_SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _NO_THREAD_POOLS = {
     f"{pool}ThreadPoolQueue{figure}": "0"
     for pool in ("send", "pull", "query", "ack")
@@ -52,7 +56,13 @@ async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: Reque
         **_NO_THREAD_POOLS,
         **_NO_TIMER,
         "pageCacheLockTimeMills": "0",
-        "heldPulls": str(broker.long_polls.count),  # Sparrow's own name; tools show every entry
+        "heldPulls": str(broker.long_polls.count),  # Sparrow's own names from here on; tools show every entry
+        "clientConnections": str(broker.clients.connection_count),
+        **_send_latency(broker),
+        "halfMessages": str(sum((await broker.transactions.count_by_topic()).values())),
+        "currentTimeMillis": str(broker.now_ms()),
+        "sparrowVersion": __version__,
+        **await asyncio.to_thread(open_files_figures),
     }
     return HandlerResponse.of(KvTable(dict(sorted(table.items()))))
 
@@ -96,9 +106,31 @@ async def _storage(broker: Broker) -> dict[str, str]:
         "consumeQueueDiskRatio": ratio,
         "commitLogDirCapacity": f"Total : {disk.total / GIB:.1f} GiB, Free : {disk.free / GIB:.1f} GiB.",
         "earliestMessageTimeStamp": str(store_ms_of(oldest) if oldest is not None else -1),
+        "diskFreeBytes": str(disk.free),
+        "diskRefuseRatio": str(files.settings.disk_refuse_ratio),
         "remainHowManyDataToFlush": f"{written - files.durable_offset} B",
         "dispatchBehindBytes": "0",  # consume queues are written together with the log
     }
+
+
+def _send_latency(broker: Broker) -> dict[str, str]:
+    """Return how many sends took how long since the start: `bound in ms:count`, not added up."""
+    if broker.requests is None:
+        return {}
+    sends = broker.requests.successes(_SEND_CODES)
+    pairs = zip((*sends.bounds, "+Inf"), sends.counts, strict=True)
+    return {"sendLatency": " ".join(f"{bound}:{count}" for bound, count in pairs)}
+
+
+def open_files_figures() -> dict[str, str]:
+    """Return how many files and sockets this process has open, and how many it may open; empty where it is unknown."""
+    try:
+        return {
+            "openFiles": str(len(os.listdir("/proc/self/fd"))),
+            "openFilesMax": str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        }
+    except OSError:
+        return {}
 
 
 def _spaced(rates: Rates) -> str:

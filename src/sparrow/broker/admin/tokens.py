@@ -1,9 +1,10 @@
-"""Admin requests for tokens: issue, list and revoke. The setting `auth` decides whether requests need one.
+"""Admin requests for tokens: issue, change, list and revoke. The setting `auth` decides whether requests need one.
 
-1. A name has one token, for ever. Issuing it again returns the same token with its secret, so that a lost answer can be
-   repeated. Issuing it with another kind, or after it was revoked, is refused.
-2. Lists contain no secrets.
-3. A revocation takes effect with the next request.
+1. A name has one token, for ever. Issuing it again is refused, unless the request has its secret: so the same token
+   can be issued on several brokers, and a lost answer can be repeated.
+2. A secret is in one response only, that of its issue, and only if the broker has made it. Lists contain no secrets.
+3. Changes and revocations take effect with the next request.
+4. While `auth` is off, nobody is known to be an administrator, so tokens are listed and not changed.
 """
 
 from __future__ import annotations
@@ -12,36 +13,60 @@ import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
-from sparrow.model.token import Token, parse_secret_key, parse_token_kind, validate_reissue, validate_token_name
+from sparrow.model.permissions import parse_patterns
+from sparrow.model.token import (
+    TOKEN_NAME_CHARS_MAX,
+    Token,
+    parse_secret_key,
+    parse_token_kind,
+    validate_reissue,
+    validate_token_name,
+)
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.bodies import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.bodies import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
 
 
 async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """Return the token of that name, and create it if there is none."""
+    """Create the token of that name; with its secret, return the one that exists."""
+    _require_auth(broker)
     wanted = call.body(IssueToken)
-    name, kind, secret = (
-        validate_token_name(wanted.name),
-        parse_token_kind(wanted.type),
-        parse_secret_key(wanted.secret_key),
-    )
+    name = validate_token_name(wanted.name)
     if name in broker.settings.admin_tokens:
         raise Refused(f"{name!r} is the name of an admin token in the broker's settings: choose another name")
     tokens = await broker.store.tokens.all()
+    token = Token(
+        id=max((token.id for token in tokens.values()), default=0) + 1,
+        name=name,
+        kind=parse_token_kind(wanted.type),
+        topics=parse_patterns(wanted.topics, "topic"),
+        groups=parse_patterns(wanted.groups, "group"),
+        secret=parse_secret_key(wanted.secret_key),
+        created_ms=broker.now_ms(),
+    )
     if name not in tokens:
-        token = Token(
-            id=max((token.id for token in tokens.values()), default=0) + 1,
-            name=name,
-            kind=kind,
-            secret=secret,
-            created_ms=broker.now_ms(),
-        )
         await broker.store.tokens.put(token)
         tokens = await broker.store.tokens.all()  # of two brokers on one database, the first to write has issued it
-    token = validate_reissue(tokens[name], kind)
-    return HandlerResponse.of(_shown(token, secret_key=token.secret_key))
+    issued = validate_reissue(tokens[name], token)
+    return HandlerResponse.of(_shown(issued, secret_key=None if wanted.secret_key else issued.secret_key))
+
+
+async def change_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
+    """Replace the permissions of a token."""
+    _require_auth(broker)
+    wanted = call.body(ChangeToken)
+    token = await _existing(broker, wanted.name)
+    if token.is_revoked:
+        raise Refused(f"token {token.name!r} was revoked: issue one under another name")
+    token = msgspec.structs.replace(
+        token,
+        kind=parse_token_kind(wanted.type),
+        topics=parse_patterns(wanted.topics, "topic"),
+        groups=parse_patterns(wanted.groups, "group"),
+    )
+    await broker.store.tokens.put(token)
+    return HandlerResponse.of(_shown(token))
 
 
 async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
@@ -52,22 +77,45 @@ async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestConte
 
 async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Revoke a token. Revoking it again is no error."""
-    name = call.body(RevokeToken).name
-    token = (await broker.store.tokens.all()).get(name)
-    if token is None:
-        raise Refused(f"there is no token {name[:190]!r}")
+    _require_auth(broker)
+    token = await _existing(broker, call.body(RevokeToken).name)
     if not token.is_revoked:
         token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
         await broker.store.tokens.put(token)
     return HandlerResponse.of(_shown(token))
 
 
+def _require_auth(broker: Broker) -> None:
+    if not broker.settings.auth:
+        raise Refused(
+            "this broker does not know who you are, because broker.auth is off; a token that anybody can issue "
+            "protects nothing once it is on: set broker.auth = true first"
+        )
+
+
+async def _existing(broker: Broker, name: str) -> Token:
+    token = (await broker.store.tokens.all()).get(name)
+    if token is None:
+        raise Refused(f"there is no token {name[:TOKEN_NAME_CHARS_MAX]!r}")
+    return token
+
+
 def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
-    return TokenDescription(token.id, token.name, token.kind, token.created_ms, token.revoked_ms, secret_key)
+    return TokenDescription(
+        token.id,
+        token.name,
+        token.kind,
+        token.created_ms,
+        token.revoked_ms,
+        secret_key,
+        list(token.topics),
+        list(token.groups),
+    )
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
     RequestCode.ISSUE_TOKEN: issue_token,
+    RequestCode.CHANGE_TOKEN: change_token,
     RequestCode.LIST_TOKENS: list_tokens,
     RequestCode.REVOKE_TOKEN: revoke_token,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
+from sparrow.broker.query.queue_scan import QueueScan
 from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import LANES_SYS_FLAG
@@ -30,20 +30,25 @@ from sparrow.wire.bodies import (
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import DeleteTopic, EmptyHeader, ListTopics, TopicRequest, UpdateTopic
 
-QUEUES_MAX = 65_536
-QUEUES_PER_YIELD = 256
-"""A loop over queues yields to other tasks after this many queues."""
-
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 SYS_FLAGS = range(4)
 """RocketMQ's flags. The lanes flag may be added."""
+PRIORITY_TYPE = "PRIORITY"
+"""The message type of topics with lanes."""
 TOPIC_ATTRIBUTES: Mapping[str, frozenset[str]] = {
-    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY_TYPE}),
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
     "reserve.time": frozenset({"-1"}),
 }
 """The attributes that a topic may have, and their values. Values that the broker does not implement are left out."""
+_REFUSAL_REASONS = {
+    ("queue.type", "BatchCQ"): "a batch is stored as single messages here, so there are no batch consume queues; ",
+    ("queue.type", "RocksDBCQ"): "there are no consume queues in RocksDB here; ",
+    ("cleanup.policy", "COMPACTION"): "topics are not compacted here; ",
+    ("message.type", "LITE"): "there are no lite topics here; ",
+}
+"""Why other values of RocketMQ are refused."""
 
 _Change = tuple[str, str | None]
 """An attribute and its new value; None removes it."""
@@ -60,7 +65,8 @@ async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext)
         topic_sys_flag=request.sys_flag or 0,
         order=request.is_ordered,
     )
-    await broker.topics.put(_checked(broker, config, _changes(request.attributes or "")))
+    with broker.events.topic_creation():
+        await broker.topics.put(_checked(broker, config, _changes(request.attributes or "")))
     return EmptyHeader()
 
 
@@ -71,7 +77,8 @@ async def put_topics(_request: EmptyHeader, broker: Broker, call: RequestContext
         raise Refused("the list of topics is empty")
     topics = [_checked(broker, config, _keyed_changes(config.attributes)) for config in wanted]
     for topic in topics:
-        await broker.topics.put(topic)
+        with broker.events.topic_creation():
+            await broker.topics.put(topic)
     return EmptyHeader()
 
 
@@ -84,12 +91,18 @@ async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: Reque
 
 def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) -> Topic:
     """Return the validated topic, or raise `Refused`."""
-    name = validate_topic_name(config.topic_name)
+    name, queues_max = validate_topic_name(config.topic_name), broker.settings.topic_queues_max
     if broker.topics.is_system(name):
         raise Refused(f"topic {name!r} is a system topic: choose another name")
     for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
-        if not 1 <= count <= QUEUES_MAX:
-            raise Refused(f"topic {name!r} cannot have {count} {kind} queues: use 1 to {QUEUES_MAX}")
+        if count > queues_max:
+            broker.topics.refused_queues += 1
+            raise Refused(
+                f"topic {name!r} cannot have {count} {kind} queues: use 1 to {queues_max}, or raise"
+                " broker.topic_queues_max"
+            )
+        if count < 1:
+            raise Refused(f"topic {name!r} cannot have {count} {kind} queues: use 1 to {queues_max}")
     if not 0 <= config.perm < PERM_PRIORITY:
         raise Refused(f"{config.perm} is not a permission: add up 4 for read, 2 for write, 1 for inherit")
     if config.topic_filter_type not in FILTER_TYPES:
@@ -107,18 +120,26 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
             attributes.pop(key, None)
         elif value not in TOPIC_ATTRIBUTES[key]:
             possible = ", ".join(sorted(TOPIC_ATTRIBUTES[key]))
-            raise Refused(f"attribute {key!r} cannot be {value[:80]!r}: use one of {possible}")
+            reason = _REFUSAL_REASONS.get((key, value), "")
+            raise Refused(f"attribute {key!r} cannot be {value[:80]!r}: {reason}use one of {possible}")
         else:
             attributes[key] = value
     wanted = msgspec.structs.replace(config.topic(), attributes=attributes)
-    if known is not None and has_lanes(known) and broker.store.all_topics_have_lanes:
-        # Tools that do not know lanes leave the flag out.
+    keeps_lanes = known is not None and has_lanes(known) and broker.store.all_topics_have_lanes
+    is_by_priority = attributes.get("message.type") == PRIORITY_TYPE
+    if is_by_priority and known is not None and not has_lanes(known):
+        raise Refused(
+            f"topic {name!r} cannot become one of type {PRIORITY_TYPE}: it was created without lanes, and that "
+            "determines the meaning of its queues; create another topic"
+        )
+    if keeps_lanes or is_by_priority:
+        # RocketMQ's tools do not know the flag.
         wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | LANES_SYS_FLAG)
     topic = topic_with_lanes(wanted, known)
     if has_lanes(topic) and is_group_topic(name):
         raise Refused(f"topic {name!r} is a retry or dead-letter topic, and those have no lanes")
-    if topic.read_queues > QUEUES_MAX:
-        raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} is the maximum")
+    if topic.read_queues > queues_max:
+        raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {queues_max} is the maximum")
     return topic
 
 
@@ -150,6 +171,8 @@ async def delete_topic(request: DeleteTopic, broker: Broker, _call: RequestConte
         raise Refused(f"topic {name!r} is a system topic and cannot be deleted")
     await broker.topics.delete(name)
     broker.counters.forget_topic(name)
+    broker.events.forget_topic(name)
+    broker.positions.forget_topic(name)
     return EmptyHeader()
 
 
@@ -181,13 +204,13 @@ async def topic_statistics(request: TopicRequest, broker: Broker, _call: Request
     """Return the bounds of each queue, and the rate of sends."""
     topic = broker.topics[request.topic]
     table = {}
-    for queue_id in range(max(topic.read_queues, topic.write_queues)):
-        queue = Queue(topic.name, queue_id)
-        first, end = broker.store.bounds_nowait(queue)
-        newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
-        table[QueueRef(topic.name, broker.name, queue_id)] = TopicOffset(first, end, newest_ms or 0)
-        if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
-            await asyncio.sleep(0)
+    async with QueueScan(broker.scan_turn) as scan:
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            queue = Queue(topic.name, queue_id)
+            first, end = broker.store.bounds_nowait(queue)
+            newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
+            table[QueueRef(topic.name, broker.name, queue_id)] = TopicOffset(first, end, newest_ms or 0)
+            await scan.next_queue()
     sent = broker.counters.topic_traffic(topic.name, broker.now_ms())
     return HandlerResponse.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
 

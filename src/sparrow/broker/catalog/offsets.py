@@ -1,9 +1,9 @@
-"""Handlers for committed offsets of groups, and for the smallest and largest offset of a queue."""
+"""Handlers for committed offsets of groups, for the bounds of a queue, and for offsets by store time."""
 
 from __future__ import annotations
 
 from sparrow.broker.context import Broker
-from sparrow.model.errors import Refused, UnknownOffset
+from sparrow.model.errors import OffsetConflict, Refused, UnknownOffset
 from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import RequestCode
@@ -36,12 +36,27 @@ async def query_offset(request: QueryOffset, broker: Broker, _call: RequestConte
 
 
 async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Commit an offset. A smaller offset than before rewinds the group."""
+    """Commit an offset. A smaller offset than before rewinds the group.
+
+    With an expected offset, nothing is committed if the committed one is another. Members do not know of a reset before
+    their next pull, so that their other commits are ignored until then.
+    """
     if request.offset < 0:
         raise Refused(f"{request.offset} is not an offset: offsets start at 0")
-    broker.topics[request.topic]
+    topic, queue_id = broker.topics[request.topic], request.queue_id
+    is_known = 0 <= queue_id < max(topic.read_queues, topic.write_queues)
+    # A queue that the topic had before it was narrowed is not empty.
+    if not is_known and (queue_id < 0 or (await broker.store.bounds(request.queue)).end == 0):
+        raise Refused(f"topic {request.topic!r} has no queue {queue_id}")
     await broker.groups.get_or_create(request.group)
-    await broker.store.offsets.commit(request.group, request.queue, request.offset)
+    offsets, expected = broker.store.offsets, request.expected_offset
+    if expected is None:
+        if (request.group, request.queue) not in broker.positions.resets:
+            await offsets.commit(request.group, request.queue, request.offset)
+    elif not await offsets.commit_if(
+        request.group, request.queue, request.offset, expected=expected if expected >= 0 else None
+    ):
+        raise OffsetConflict(request.group, request.queue, expected)
     return EmptyHeader()
 
 

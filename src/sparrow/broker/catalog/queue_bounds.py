@@ -6,10 +6,10 @@ topic (GET_TOPIC_STATS_INFO).
 
 from __future__ import annotations
 
-import asyncio
+import msgspec
 
-from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
+from sparrow.broker.query.queue_scan import QueueScan
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import Slice
@@ -23,21 +23,23 @@ CACHED_MEANS_MAX = 1 << 17
 """The cache of means is cleared when it has this many queues."""
 
 
+_write = msgspec.json.Encoder().encode
+"""Not the encoder of other bodies, which knows the dialect and needs a third of a second for 65,536 queues."""
+
+
 async def query_queue_bounds(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Return [queue id, first, end, mean record size] of every readable queue."""
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     topics = [broker.topics[name] for name in dict.fromkeys(call.body(list[str]))]
-    queues_read = 0
-    for topic in topics:
-        rows = found[topic.name] = []
-        for queue_id in range(topic.read_queues):
-            queue = Queue(topic.name, queue_id)
-            bounds = await broker.store.bounds(queue)
-            rows.append((queue_id, bounds.first, bounds.end, await _mean_bytes(broker, queue, bounds)))
-            queues_read += 1
-            if not queues_read % QUEUES_PER_YIELD:
-                await asyncio.sleep(0)
-    return HandlerResponse.of(found)
+    async with QueueScan(broker.scan_turn) as scan:
+        for topic in topics:
+            rows = found[topic.name] = []
+            for queue_id in range(topic.read_queues):
+                queue = Queue(topic.name, queue_id)
+                bounds = await broker.store.bounds(queue)
+                rows.append((queue_id, bounds.first, bounds.end, await _mean_bytes(broker, queue, bounds)))
+                await scan.next_queue()
+    return HandlerResponse(body=_write(found))
 
 
 async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:

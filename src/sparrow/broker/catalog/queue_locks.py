@@ -1,4 +1,7 @@
-"""Queue locks of ordered consumers: one client of a group holds a queue until its lease expires."""
+"""Queue locks of ordered consumers: one client of a group holds a queue until its lease expires.
+
+Times are those of the monotonic clock: whoever sets the wall clock neither frees a queue nor keeps it locked.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class QueueLocks:
 
 async def lock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     request = call.body(LockQueues)
-    locked = broker.queue_locks.lock(request.consumer_group, request.client_id, request.mq_set, broker.now_ms())
+    locked = broker.queue_locks.lock(request.consumer_group, request.client_id, request.mq_set, broker.monotonic_ms())
     return HandlerResponse.of(LockedQueues(locked))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-from sparrow.model.errors import NotPermitted, UnknownTopic
+from sparrow.model.errors import NotPermitted, Refused, UnknownTopic
 from sparrow.model.protocol import (
     AUTO_CREATE_TOPIC,
     CHECK_LIMIT_TOPIC,
@@ -24,7 +24,7 @@ from sparrow.model.protocol import (
     SYSTEM_TOPIC_PREFIX,
     TIMER_TOPIC,
 )
-from sparrow.model.topic import Topic, validate_topic_name
+from sparrow.model.topic import Topic, is_group_topic, is_legal_name, validate_topic_name
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
@@ -51,8 +51,13 @@ class TopicCatalog:
         self.version = DataVersion(0, now_ms())
         self.term: int | None = None
         """The leader's term, where brokers share a database. Name servers ignore versions of an earlier term."""
-        self.on_change: Callable[[], Awaitable[None]] = _no_listener
-        """Awaited after every change. When it returns, the name servers have the change or were not reachable."""
+        self.on_change: Callable[[Topic | None], Awaitable[None]] = _no_listener
+        """Awaited after every change, with the topic that is new or changed; None: it may be any. When it returns, the
+        name servers have the change or were not reachable."""
+        self.refused = 0
+        """Topics that were not created because of the limit."""
+        self.refused_queues = 0
+        """Topics that were not created or changed because of the limit of queues."""
         self._creating = asyncio.Lock()
         self._system = {topic.name: topic for topic in _system_topics(settings)}
 
@@ -78,11 +83,11 @@ class TopicCatalog:
         """Announce the topics under the term of a new leader."""
         self.term = term
         self._bump_version()
-        await self.on_change()
+        await self.on_change(None)
 
     async def announce(self) -> None:
         """Announce the topics to the name servers."""
-        await self.on_change()
+        await self.on_change(None)
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -110,13 +115,27 @@ class TopicCatalog:
     async def put(self, topic: Topic) -> None:
         """Create or change a topic."""
         validate_topic_name(topic.name)
-        if self._topics.get(topic.name) == topic:
+        known = self._topics.get(topic.name)
+        if known == topic:
             return
+        if known is None:
+            self._check_capacity(topic.name)
         await self._store.catalog.put_topic(topic)
         # The store may change the layout.
-        self._topics[topic.name] = (await self._store.catalog.list_topics()).get(topic.name, topic)
+        stored = (await self._store.catalog.list_topics()).get(topic.name, topic)
+        self._topics[topic.name] = stored
         self._bump_version()
-        await self.on_change()
+        await self.on_change(stored)
+
+    def _check_capacity(self, name: str) -> None:
+        # Groups that are there already may still have their retry and dead-letter topics.
+        limit = self._settings.topics_max * (2 if is_group_topic(name) else 1)
+        if len(self._topics) >= limit:
+            self.refused += 1
+            raise Refused(
+                f"topic {name!r} cannot be created: this broker has {len(self._topics)} topics, and the limit is"
+                f" {limit}: delete topics that nobody uses, or raise broker.topics_max"
+            )
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its messages, queues and offsets. Deleting one that does not exist is no error."""
@@ -126,7 +145,7 @@ class TopicCatalog:
             await self._store.catalog.delete_topic(name)
             self._topics.pop(name, None)  # a shared store may have reported the deletion in the meantime
             self._bump_version()
-            await self.on_change()
+            await self.on_change(None)
 
     async def create_for_send(self, name: str, *, template: str, queues: int) -> Topic:
         """Create the topic of a first message from a template topic that has the inherit permission."""
@@ -140,7 +159,7 @@ class TopicCatalog:
         pattern = self._topics.get(template)
         if pattern is None or not pattern.permission & PERM_INHERIT or not self._settings.auto_create_topics:
             raise UnknownTopic(name)
-        count = max(1, min(queues, pattern.write_queues))
+        count = max(1, min(queues, pattern.write_queues, self._settings.topic_queues_max))
         permission = pattern.permission & ~PERM_INHERIT
         await self.put(Topic(name=name, read_queues=count, write_queues=count, permission=permission))
 
@@ -155,7 +174,7 @@ class TopicCatalog:
         self.version = DataVersion(self.version.counter + 1, self._now_ms(), self.term)
 
 
-async def _no_listener() -> None:
+async def _no_listener(_: Topic | None) -> None:
     pass
 
 
@@ -169,7 +188,8 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     if settings.auto_create_topics:
         yield topic(AUTO_CREATE_TOPIC, settings.topic_queues, all_permissions)
     yield topic(settings.cluster, 16, all_permissions)  # mqadmin finds all brokers of a cluster by this topic
-    yield topic(settings.name, 1, all_permissions)
+    if is_legal_name(settings.name):  # `room@name` is no topic name: no client could send to it
+        yield topic(settings.name, 1, all_permissions)
     yield topic(SELF_TEST_TOPIC, 1)
     yield topic(OFFSET_MOVED_TOPIC, 1)
     yield topic(SCHEDULE_TOPIC, 18)

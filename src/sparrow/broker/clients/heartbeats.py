@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ import msgspec
 from sparrow.broker.clients.registry import CLUSTERING
 from sparrow.broker.clients.subscriptions import build_filter
 from sparrow.broker.context import Broker
-from sparrow.model.errors import BadRequest, Refused
+from sparrow.model.errors import BadRequest, Refused, StoreFull
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
@@ -36,6 +37,18 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Handl
     data = call.body(HeartbeatData)
     if not data.client_id:
         raise BadRequest("HeartbeatData", "clientID", "is empty")
+    named, groups_max = len(data.consumer_data_set) + len(data.producer_data_set), broker.settings.client_groups_max
+    if named > groups_max:
+        raise Refused(f"the client has {named} groups, the limit is {groups_max} (broker.client_groups_max)")
+    if broker.is_follower:  # it creates nothing, and knows all members when it becomes the leader
+        changed = broker.clients.heartbeat(
+            call.channel,
+            data,
+            language=call.command.language,
+            version=call.command.version,
+            now_ms=broker.monotonic_ms(),
+        )
+        return HandlerResponse(HeartbeatResponse(supports_v2=True, subscription_changed=changed.needs_subscriptions))
     groups = [group for consumer in data.consumer_data_set if (group := await _group(broker, consumer.group_name))]
     names = {group.name for group in groups}
     data = msgspec.structs.replace(
@@ -44,13 +57,14 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Handl
     if not call.channel.is_open:  # closed while its groups were created: it would never be removed again
         return HandlerResponse(HeartbeatResponse())
     changed = broker.clients.heartbeat(
-        call.channel, data, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
+        call.channel, data, language=call.command.language, version=call.command.version, now_ms=broker.monotonic_ms()
     )
     notify_group_changed(broker, changed.groups)
     # Last, because it may wait for name servers, and membership must not.
     for group in groups:
         if group.retry_queues > 0:
-            await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
+            with contextlib.suppress(StoreFull):  # its members read on; a later heartbeat creates the topic
+                await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
     if changed.refused:
         raise changed.refused[0]
     header = HeartbeatResponse(supports_v2=True, subscription_changed=changed.needs_subscriptions)
@@ -128,7 +142,7 @@ def remove_channel(broker: Broker, channel: Channel) -> None:
 
 def expire_clients(broker: Broker) -> None:
     """Close connections without heartbeats, and remove their clients. Such a connection may be dead unnoticed."""
-    before_ms = broker.now_ms() - broker.settings.client_timeout_ms
+    before_ms = broker.monotonic_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
         log.info(
             "client at %(peer)s sent no heartbeat for %(timeout_ms)s ms; its connection is closed",
@@ -141,6 +155,8 @@ def expire_clients(broker: Broker) -> None:
 
 def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
     """Notify all members of a change. Broadcasting members do not divide queues and are not notified."""
+    if broker.is_follower:
+        return  # the leader notifies
     for name in groups:
         group = broker.clients.consumers(name)
         if group is None or group.message_model != CLUSTERING:
@@ -151,7 +167,7 @@ def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
         for member in group.members.values():
             channel: Channel = member.channel
             # A client that does not read rebalances by itself within 20 s; frames must not pile up for it.
-            if not channel.is_blocked:
+            if not channel.is_crowded:
                 channel.write(news)
 
 

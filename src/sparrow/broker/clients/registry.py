@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ class OnlineClient(msgspec.Struct, frozen=True):
     language: Language
     version: int
     seen_ms: int
+    """By the monotonic clock, as all times in this module."""
 
 
 class OnlineConsumerGroup(msgspec.Struct):
@@ -83,6 +85,11 @@ class ClientRegistry:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
+    @property
+    def connection_count(self) -> int:
+        """Connections over which clients have said who they are."""
+        return len(self._memberships)
+
     def heartbeat(
         self, channel: Any, data: HeartbeatData, *, language: Language, version: int, now_ms: int
     ) -> MembershipChange:
@@ -92,7 +99,7 @@ class ClientRegistry:
         memberships.seen_ms = now_ms
         for producer in data.producer_data_set:
             self._add_producer(producer.group_name, member)
-            memberships.producers.add((producer.group_name, member.client_id))
+            memberships.add_producer((producer.group_name, member.client_id))
         changed: list[str] = []
         refused: list[Refused] = []
         needs_subscriptions = False
@@ -164,6 +171,10 @@ class ClientRegistry:
         """Return the group's filter on the topic. Called for every pull."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
+
+    def consumer_groups(self) -> list[str]:
+        """Return the groups with consumers."""
+        return list(self._consumers)
 
     def consumers(self, group: str) -> OnlineConsumerGroup | None:
         return self._consumers.get(group)
@@ -239,7 +250,7 @@ class ClientRegistry:
             del self._producers[name]
         self._drop_membership(channel, producer=(name, client_id))
         memberships, client = self._memberships.get(channel), self._producer_clients.get(client_id)
-        is_in_others = memberships is not None and any(other == client_id for _, other in memberships.producers)
+        is_in_others = memberships is not None and memberships.producer_groups[client_id] > 0
         if client is not None and client.channel == channel and not is_in_others:
             del self._producer_clients[client_id]
 
@@ -254,7 +265,7 @@ class ClientRegistry:
         if consumer is not None:
             memberships.consumers.discard(consumer)
         if producer is not None:
-            memberships.producers.discard(producer)
+            memberships.discard_producer(producer)
         if memberships.is_empty:
             del self._memberships[channel]
 
@@ -262,12 +273,24 @@ class ClientRegistry:
 class _Memberships:
     """The memberships of one connection: (group, client id) in each role."""
 
-    __slots__ = ("consumers", "producers", "seen_ms")
+    __slots__ = ("consumers", "producer_groups", "producers", "seen_ms")
 
     def __init__(self) -> None:
         self.consumers: set[tuple[str, str]] = set()
         self.producers: set[tuple[str, str]] = set()
+        self.producer_groups: Counter[str] = Counter()
+        """The number of producer groups of each client id: counted, so that leaving all groups takes linear time."""
         self.seen_ms = 0
+
+    def add_producer(self, producer: tuple[str, str]) -> None:
+        if producer not in self.producers:
+            self.producers.add(producer)
+            self.producer_groups[producer[1]] += 1
+
+    def discard_producer(self, producer: tuple[str, str]) -> None:
+        if producer in self.producers:
+            self.producers.discard(producer)
+            self.producer_groups[producer[1]] -= 1
 
     @property
     def is_empty(self) -> bool:

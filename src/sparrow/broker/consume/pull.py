@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-import numpy as np
+import msgspec
 
 from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filter
 from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
 from sparrow.broker.consume.long_poll import ParkedRequest
+from sparrow.broker.consume.pull_response import AGAIN, MOVED, NOT_FOUND, encode_found, encode_pull
 from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused
@@ -23,11 +24,11 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, encode_error, encode_response
-from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
+from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
-from sparrow.wire.headers import PullMessage, PullMessageResponse
+from sparrow.wire.headers import PullMessage
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +39,8 @@ _DISK_READS_PER_CHANNEL = 4
 _DEFAULT_ANSWER_BYTES = 256 * 1024
 """The size of an answer if the client sets no limit (4.9 does not)."""
 
-_FOUND, _NOT_FOUND, _AGAIN, _MOVED = (
-    int(ResponseCode.SUCCESS),
-    int(ResponseCode.PULL_NOT_FOUND),
-    int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-    int(ResponseCode.PULL_OFFSET_MOVED),
-)
-_REMARKS = {
-    _FOUND: "FOUND",
-    _NOT_FOUND: "NO_NEW_MSG",
-    _AGAIN: "NO_MATCHED_MSG",
-    _MOVED: "OFFSET_ILLEGAL",
-}
+_RETRY_READS_MAX = 4
+"""Reads without a match that a parked pull makes when it is woken. Then it is answered, and the client continues."""
 
 
 class PullHandler:
@@ -59,6 +50,7 @@ class PullHandler:
         self._broker, self._store, self._long_polls = broker, broker.store, broker.long_polls
         self._groups, self._topics, self._clients = broker.groups, broker.topics, broker.clients
         self._settings = broker.settings
+        self._resets, self._handed_out = broker.positions.resets, broker.positions.handed_out
         self._disk_slots: WeakKeyDictionary[Channel, asyncio.Semaphore] = WeakKeyDictionary()
 
     def handlers(self) -> dict[int, InlineHandler]:
@@ -74,6 +66,9 @@ class PullHandler:
         if isinstance(wanted_or_error, HandlerResponse):
             return encode_response(command, wanted_or_error)
         queue = Queue(request.topic, request.queue_id)
+        if self._resets and (reset := self._resets.pop((request.group, queue), None)) is not None:
+            advised = self._broker.advised_broker_id(queue, None)
+            return encode_pull(command, advised, MOVED, reset, *self._store.bounds_nowait(queue))
         if request.sys_flag & headers.pull.COMMIT_OFFSET_FLAG and request.commit_offset >= 0:
             self._store.offsets.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
@@ -124,7 +119,7 @@ class PullHandler:
                 "attribute": SKIP_BACKLOG_ATTRIBUTE,
             },
         )
-        return _encode(command, _MOVED, end, first, end)
+        return encode_pull(command, self._broker.advised_broker_id(queue, None), MOVED, end, first, end)
 
     def _check(self, request: PullMessage, group: Group) -> None:
         if not group.may_consume:
@@ -207,6 +202,7 @@ class PullHandler:
         wanted: SubscriptionFilter,
         found: ReadResult,
     ) -> bytes | None:
+        advised = self._broker.advised_broker_id(queue, found)
         first, end = found.bounds
         if isinstance(found, AtEnd):
             if (
@@ -217,36 +213,46 @@ class PullHandler:
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.count_empty_pull(request.group, request.topic)
-            return _encode(command, _NOT_FOUND, request.offset, first, end)
+            return encode_pull(command, advised, NOT_FOUND, request.offset, first, end)
         if isinstance(found, Moved):
-            return _encode(command, _MOVED, found.to, first, end)
+            return encode_pull(command, advised, MOVED, found.to, first, end)
+        self._handed_out[request.group, queue] = found.next_offset
         if not found.sizes:
-            return _encode(command, _AGAIN, found.next_offset, first, end)
+            return encode_pull(command, advised, AGAIN, found.next_offset, first, end)
         self._broker.counters.count_pull(request.group, request.topic, len(found.sizes), sum(found.sizes))
-        return _found(request, command, found)
+        return encode_found(request, command, advised, found)
 
     # -- long polling -------------------------------------------------------------------------------------------------
 
     def _park(
         self, request: PullMessage, command: RemotingCommand, channel: Channel, queue: Queue, wanted: SubscriptionFilter
     ) -> None:
+        # Nobody reads them again, and they would be kept as long as the request is parked.
+        command = msgspec.structs.replace(command, body=b"", ext=None)
+
         def resume(parked: ParkedRequest, is_over: bool) -> bool:
             if not channel.is_open:
                 return True
             try:
-                frame = self._retry(request, command, parked, wanted, is_over)
+                if channel.is_crowded:  # it pulls again when it has read the responses to other pulls
+                    frame = self._again(command, parked)
+                else:
+                    frame = self._retry(request, command, parked, wanted, is_over)
             except Exception as error:
-                frame = encode_error(command, error)
+                frame = encode_error(command, error, peer=channel.address)
             if frame is None:
                 return False
             channel.write(frame)
             return True
 
-        parked = ParkedRequest(queue, request.offset, resume, channel)
-        self._long_polls.park(parked, min(request.long_poll_ms, self._settings.long_poll_ms_max))
+        parked = ParkedRequest(queue, request.offset, resume, channel, code=command.code)
+        self._long_polls.park(parked, self._long_poll_ms(request))
         # Another thread may have made messages visible between the read and the parking (synchronous flush does).
         if self._store.bounds_nowait(queue).end > request.offset:
             self._long_polls.wake(queue)
+
+    def _long_poll_ms(self, request: PullMessage) -> int:
+        return min(request.long_poll_ms, self._settings.long_poll_ms_max)
 
     def _retry(
         self,
@@ -257,38 +263,27 @@ class PullHandler:
         is_over: bool,
     ) -> bytes | None:
         """Return the answer, or None to stay parked."""
-        while True:
+        if self._resets and (reset := self._resets.pop((request.group, parked.queue), None)) is not None:
+            advised = self._broker.advised_broker_id(parked.queue, None)
+            return encode_pull(command, advised, MOVED, reset, *self._store.bounds_nowait(parked.queue))
+        for _ in range(_RETRY_READS_MAX):
             found = self._read_now(parked.queue, parked.offset, request, wanted)
+            advised = self._broker.advised_broker_id(parked.queue, found)
             if found is None:  # the record has left memory already: the next pull reads the disk
-                bounds = self._store.bounds_nowait(parked.queue)
-                return _encode(command, _AGAIN, parked.offset, *bounds)
+                return self._again(command, parked)
             first, end = found.bounds
             if isinstance(found, AtEnd):
-                return _encode(command, _NOT_FOUND, parked.offset, first, end) if is_over else None
+                return encode_pull(command, advised, NOT_FOUND, parked.offset, first, end) if is_over else None
             if isinstance(found, Moved):
-                return _encode(command, _MOVED, found.to, first, end)
+                return encode_pull(command, advised, MOVED, found.to, first, end)
+            self._handed_out[request.group, parked.queue] = found.next_offset
             if found.sizes:
                 self._broker.counters.count_pull(request.group, request.topic, len(found.sizes), sum(found.sizes))
-                return _found(request, command, found)
+                return encode_found(request, command, advised, found)
             parked.offset = found.next_offset
+        return encode_pull(command, advised, AGAIN, parked.offset, first, end)
 
-
-def _encode(
-    command: RemotingCommand,
-    code: int,
-    next_offset: int,
-    first: int,
-    end: int,
-    body: bytes | Sequence[bytes | memoryview] = b"",
-) -> bytes | None:
-    header = PullMessageResponse(0, next_offset, first, end)
-    return encode_response(command, HandlerResponse(header, body, code, _REMARKS[code]))
-
-
-def _found(request: PullMessage, command: RemotingCommand, found: Slice) -> bytes | None:
-    first, end = found.bounds
-    if not request.with_sizes:
-        return _encode(command, _FOUND, found.next_offset, first, end, found.buffers)
-    header = PullMessageResponse(0, found.next_offset, first, end, sizes=len(found.sizes))
-    body: list[bytes | memoryview] = [*found.buffers, np.asarray(found.sizes, ">i4").tobytes()]
-    return encode_response(command, HandlerResponse(header, body, _FOUND, _REMARKS[_FOUND]))
+    def _again(self, command: RemotingCommand, parked: ParkedRequest) -> bytes | None:
+        """Return the answer with which a client pulls again at once."""
+        advised = self._broker.advised_broker_id(parked.queue, None)
+        return encode_pull(command, advised, AGAIN, parked.offset, *self._store.bounds_nowait(parked.queue))

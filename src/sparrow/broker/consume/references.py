@@ -56,7 +56,7 @@ def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Dr
     """Return a reference to a record of `topic`. The caller, a filter, has parsed the properties already."""
     queue_id = int.from_bytes(raw[_AT_QUEUE_ID : _AT_QUEUE_ID + 4], "big")
     values = {
-        PROPERTY_REFERENCE: str(_physical_offset_of(raw)),
+        PROPERTY_REFERENCE: str(record.physical_offset_of(raw)),
         PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.queue_offset_of(raw)}",
         PROPERTY_RETRY_TOPIC: topic,
         # For tag filters, and to verify that the original is the right one.
@@ -163,7 +163,9 @@ class _Originals:
         if count < _RUN_MIN or reference is None or reference.queue is None:
             return
         found = await self._store.read(reference.queue, reference.offset, count_max=count, bytes_max=max(bytes_max, 1))
-        self._found = {_physical_offset_of(raw): raw for raw in found.records()} if isinstance(found, Slice) else {}
+        self._found = (
+            {record.physical_offset_of(raw): raw for raw in found.records()} if isinstance(found, Slice) else {}
+        )
         if reference.physical_offset not in self._found:
             self._tried_to = first + count
 
@@ -178,10 +180,6 @@ class _Originals:
                 break
             last = which
         return last + 1 - first
-
-
-def _physical_offset_of(raw: bytes | memoryview) -> int:
-    return int.from_bytes(raw[record.PHYSICAL_OFFSET_POSITION : record.PHYSICAL_OFFSET_POSITION + 8], "big")
 
 
 def _restored(reference: StoredMessage, original: bytes | memoryview) -> bytes | None:

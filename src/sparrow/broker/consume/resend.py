@@ -64,7 +64,7 @@ class ResendTarget(NamedTuple):
     """None: everything."""
 
 
-async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> ResendMessagesResponse:
+async def resend(request: ResendMessages, broker: Broker, call: RequestContext) -> ResendMessagesResponse:
     """Resend the requested messages. Return how many there are, how many are deleted, and which groups get them."""
     topic = _checked_topic(request, broker)
     selection = await _selected(request, topic, broker)
@@ -88,7 +88,14 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
             missing += span.end - span.begin - found
             if broker.resender is not None and not request.is_dry_run:
                 readers = [target.group.name for target in targets]
-                await broker.resender.request(span.queue, span.begin, span.end, group=request.group, readers=readers)
+                await broker.resender.request(
+                    span.queue,
+                    span.begin,
+                    span.end,
+                    group=request.group,
+                    readers=readers,
+                    token=broker.token_of(call.command),
+                )
     return ResendMessagesResponse(count, missing, ",".join(target.group.name for target in targets))
 
 

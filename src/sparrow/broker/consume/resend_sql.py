@@ -47,12 +47,14 @@ class SqlResender:
         """The end of each resend lane when it was last delivered to all groups."""
         self._failures = LogIntervals()
 
-    async def request(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
+    async def request(
+        self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str], token: int
+    ) -> None:
         """Record that a group, or all readers, shall get the messages from `begin` to before `end` again."""
         lane = self._store.catalog.lane(queue)
         for reader in readers:
             await self._store.resend_ranges.register_group(reader, lane)
-        await self._store.resend_ranges.request(lane, group, begin + 1, end)
+        await self._store.resend_ranges.request(lane, group, begin + 1, end, token=token or None)
 
     async def run_as_leader(self) -> None:
         """Deliver requested ranges until cancelled."""
@@ -109,7 +111,7 @@ class SqlResender:
         topic = await self._topics.create_for_group(
             RETRY_TOPIC_PREFIX, await self._retry_group(group, queue.topic, filter_)
         )
-        rows = [row_of_draft(draft, self._store.catalog.anonymous_token) for draft in drafts]
+        rows = [row_of_draft(draft, draft.token or self._store.catalog.anonymous_token) for draft in drafts]
         await self._store.append_in_transaction(Queue(topic.name, 0), rows, mark_done)
 
     async def _retry_group(self, group: str, topic: str, filter_: SubscriptionFilter | None) -> str:
@@ -128,9 +130,13 @@ class SqlResender:
                 continue
             if not isinstance(read, Slice):
                 break
-            for raw in read.records():
+            records = list(read.records())
+            senders = await self._store.tokens.senders([record.physical_offset_of(raw) for raw in records])
+            for raw in records:
                 properties = record.properties_of(raw)
                 if filter_ is None or filter_.matches(tags_code_in(properties), properties):
-                    found.append(make_reference(raw, queue.topic, properties))
+                    draft = make_reference(raw, queue.topic, properties)
+                    draft.token = senders.get(record.physical_offset_of(raw), 0)
+                    found.append(draft)
             offset = read.next_offset
         return found

@@ -12,6 +12,7 @@ from sparrow.broker.consume.references import HIDDEN_TOPICS, resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
+from sparrow.model.permissions import TokenAction
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,
@@ -24,7 +25,7 @@ from sparrow.model.protocol import (
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.store.spi import AppendResult, await_append
+from sparrow.store.spi import AppendResult, await_append, wait_durable
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE_VERSION, RequestCode, ResponseCode
 from sparrow.wire.consume_failure import ConsumeFailure, set_failure
@@ -47,12 +48,19 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
             broker.store, raw
         )  # a resent message: from here on it is stored as a message of its own
     message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
-    if raw is None or message is None or message.topic in HIDDEN_TOPICS:
+    if (
+        raw is None
+        or message is None
+        or message.topic in HIDDEN_TOPICS
+        # A consumer must not read a message through its retry topic that it may not read in its topic.
+        or not broker.may(call.command, TokenAction.SUBSCRIBE, message.topic, request.group)
+    ):
         return HandlerResponse(
             code=ResponseCode.SYSTEM_ERROR,
             remark=f"there is no message at physical offset {request.physical_offset}, or not any more",
         )
     draft = record.draft_from_record(raw)
+    draft.token = (await broker.store.tokens.senders([request.physical_offset])).get(request.physical_offset, 0)
     values = {PROPERTY_WAIT_STORED: "false"}
     if property_value(draft.properties, PROPERTY_RETRY_TOPIC) is None:
         values[PROPERTY_RETRY_TOPIC] = message.topic
@@ -82,8 +90,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: str(level)})
         appended = await await_append(broker.delay.schedule_level(queue, draft, level))
     # The consumer commits the original next; then this copy is the only one.
-    if (durable := broker.store.when_durable(appended.end)) is not None:
-        await durable
+    await wait_durable(broker.store, appended.end)
     return EmptyHeader()
 
 
@@ -94,7 +101,9 @@ async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> Appe
     if not has_property(draft.properties, PROPERTY_DLQ_ATTEMPT) and len(draft.properties) < PROPERTIES_BYTES_MAX - 64:
         values[PROPERTY_DLQ_ATTEMPT] = str(draft.reconsume_times)  # an ordered consumer of another client sent it
     draft.properties = set_properties(draft.properties, values)
-    return await await_append(broker.store.append_nowait(Queue(topic.name, 0), (draft,)))
+    appended = await await_append(broker.store.append_nowait(Queue(topic.name, 0), (draft,)))
+    broker.events.count_dead_letter(group.name, property_value(draft.properties, PROPERTY_RETRY_TOPIC) or "")
+    return appended
 
 
 def has_exhausted_retries(request: SendMessage, group: Group) -> bool:

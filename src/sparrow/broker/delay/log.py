@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable
 
@@ -20,9 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow.broker.delay import timer_records
+from sparrow.broker.delay.cancellations import Cancellations
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
-from sparrow.broker.delay.timer_records import timer_reference
+from sparrow.broker.delay.timer_list import list_timers
+from sparrow.broker.delay.timer_records import recorded_due_ms, timer_reference
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
@@ -40,6 +42,7 @@ from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
+from sparrow.wire.bodies import DelayedMessages, ListDelayed
 from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 
 log = logging.getLogger(__name__)
@@ -56,8 +59,7 @@ TICK_S = 0.005
 SLEEP_MAX_S = 1.0
 """The longest sleep, in case the wall clock is set."""
 SAVE_INTERVAL_S = 10.0
-ROLL_AFTER_MS_MIN = 60_000
-_ROLLED_PER_ROUND = 20_000
+ROLL_AFTER_MS_MIN, _ROLLED_PER_ROUND = 60_000, 20_000
 _DUE_SOON_MS = 60_000
 """Messages that are due this soon are not appended again: they could become due between the copy and the removal."""
 _NO_REFERENCES: Ints = np.empty(0, np.int64)
@@ -72,23 +74,28 @@ class LogDelayScheduler:
         self._timers = TimerWheel()
         self._delivering = _NO_REFERENCES
         """References taken from the timer wheel and not delivered yet."""
-        self._cancelled: dict[str, int] = {}
-        """`topic+key` of cancelled messages, and their delivery time."""
-        self._cancelled_order: list[tuple[int, str]] = []
+        self._cancelled = Cancellations()
         self._startup_end = 0
         """The end of the log at startup."""
         self._delivered_ms = 0
         self._taken_ms = 0
         """Messages that are due by then may be in delivery."""
-        self._earlier_due = asyncio.Event()
+        self._earlier_due, self._failures = asyncio.Event(), LogIntervals()
         self._next_check_ms = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._failures = LogIntervals()
 
     @property
     def count(self) -> int:
         """The number of waiting messages."""
         return self._timers.count + len(self._delivering)
+
+    async def count_waiting(self) -> int:
+        """Return the number of waiting messages."""
+        return self.count
+
+    async def list_waiting(self, request: ListDelayed) -> DelayedMessages:
+        """Return waiting messages by delivery time, without those that are cancelled or in delivery."""
+        return await list_timers(request, self._timers, self._cancelled, self._records)
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
 
@@ -132,12 +139,8 @@ class LogDelayScheduler:
         appended = self._store.append_nowait(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=values),)
         )
-        self._add_cancelled(name, due_ms)
+        self._cancelled.add(name, due_ms, timer_reference(TIMER_QUEUE_INDEX, appended.physical_offsets[0]))
         return appended
-
-    def _add_cancelled(self, name: str, due_ms: int) -> None:
-        self._cancelled[name] = due_ms
-        heapq.heappush(self._cancelled_order, (due_ms, name))
 
     def _add(self, due_ms: int, source: int, appended: AppendResult) -> None:
         self._timers.add(due_ms, timer_reference(source, appended.physical_offsets[0]))
@@ -166,11 +169,11 @@ class LogDelayScheduler:
                 if source != TIMER_QUEUE_INDEX:
                     due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as in `schedule_level`
                 self._timers.add_many(due_ms, found.references[is_waiting])
-                for name, due in found.cancelled:
-                    self._add_cancelled(name, due)
+                for name, due, reference in found.cancelled:
+                    self._cancelled.add(name, due, reference)
                 replaced.append(found.replaced)
         self._timers.drop(np.concatenate(replaced))
-        self._forget_cancelled()
+        self._cancelled.forget_until(self._delivered_ms)
         self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_rolling())]
 
     async def stop(self) -> None:
@@ -242,9 +245,8 @@ class LogDelayScheduler:
         """Read the records of the first references. Return them with their number, which their size limits."""
         found: dict[int, bytes] = {}
         # A message is delivered only when it is as safe as a visible one.
-        is_hidden = timer_records.physical_offsets_of(references) >= self._store.watermark(
-            self._store.settings.visible_after
-        )
+        visible_end = self._store.watermark(self._store.settings.visible_after)
+        is_hidden = timer_records.physical_offsets_of(references) >= visible_end
         readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
         for start in range(0, readable, _READ_PER_BATCH):
             stop = min(start + _READ_PER_BATCH, readable)
@@ -271,7 +273,7 @@ class LogDelayScheduler:
             if raw is None:
                 log.error("delayed message %(reference)s is lost or damaged", {"reference": references[index]})
             draft, queue = timer_records.parse_delayed(raw) if raw is not None else (None, None)
-            if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
+            if raw is None or draft is None or queue is None or self._is_cancelled(references[index], raw, queue.topic):
                 is_done[index] = True
             else:
                 batches.setdefault(queue, []).append((index, draft))
@@ -294,12 +296,12 @@ class LogDelayScheduler:
             else:  # the topic is deleted, for instance: the message has no destination
                 log.warning("a delayed message for %(queue)s is dropped: %(error)s", {"queue": queue, "error": refusal})
 
-    def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
-        due_ms = self._cancelled.get(name)
-        return due_ms is not None and due_ms == parse_whole_number(
-            property_value(draft.properties, PROPERTY_TIMER_OUT_MS)
-        )
+    def _is_cancelled(self, reference: int, raw: bytes, topic: str) -> bool:
+        if not self._cancelled:
+            return False
+        properties = record.properties_of(raw)
+        due_ms = recorded_due_ms(reference, properties, store_ms_of(raw))
+        return self._cancelled.has(topic, property_value(properties, PROPERTY_UNIQUE_KEY), due_ms)
 
     def _save_delivered(self, now_ms: int) -> None:
         next_ms = self._timers.next_due_ms(now_ms)
@@ -307,14 +309,7 @@ class LogDelayScheduler:
         if delivered_ms > self._delivered_ms:
             self._delivered_ms = delivered_ms
             self._store.marks.put_nowait(DELIVERED_MARK, delivered_ms)
-            self._forget_cancelled()
-
-    def _forget_cancelled(self) -> None:
-        order = self._cancelled_order
-        while order and order[0][0] <= self._delivered_ms:
-            due_ms, name = heapq.heappop(order)
-            if self._cancelled.get(name) == due_ms:
-                del self._cancelled[name]
+            self._cancelled.forget_until(delivered_ms)
 
     # -- recovery offsets ---------------------------------------------------------------------------------------------
 
@@ -341,10 +336,14 @@ class LogDelayScheduler:
                 await self._store.marks.put(_pointer(source), first)
 
     async def _oldest(self) -> list[int]:
-        """Return, for each source, the offset of the oldest waiting message; the end of the queue if there is none."""
+        """Return, for each source, the offset of the oldest message or cancellation that a restart has to read.
+
+        The end of the queue if there is none.
+        """
         # In this order and without awaiting: messages that are stored later come after these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
-        references = np.concatenate((self._timers.all_timers()[1], self._delivering))
+        waiting = self._timers.all_timers()[1]
+        references = np.concatenate((waiting, self._delivering, self._cancelled.references()))
         return await asyncio.to_thread(timer_records.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
@@ -378,7 +377,7 @@ class LogDelayScheduler:
 
     def _reappend(self, due_ms: int, reference: int, raw: bytes) -> None:
         draft, queue = timer_records.parse_delayed(raw)
-        if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
+        if draft is None or queue is None or self._is_cancelled(reference, raw, queue.topic):
             return  # a restart may not read the cancellation any more
         times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
         values = {

@@ -6,9 +6,11 @@ import base64
 import binascii
 
 from sparrow.broker.context import Broker
+from sparrow.model.protocol import DEFAULT_REGION
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.store.spi import wait_durable
 from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.headers import RecallMessage, RecallMessageResponse
+from sparrow.wire.headers import RecallMessage, RecallMessageResponse, RecallRefusal
 
 
 def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
@@ -24,25 +26,20 @@ async def recall_message(
         version, topic, name, due, unique_key = base64.urlsafe_b64decode(request.handle).decode().split(" ", 4)
         due_ms = int(due)
     except (binascii.Error, ValueError):
-        return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark=f"{request.handle[:80]!r} is not a recall handle"
-        )
+        return _refusal(f"{request.handle[:80]!r} is not a recall handle")
     if version != "v1" or topic != request.topic:
-        return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is not of topic {request.topic!r}"
-        )
+        return _refusal(f"the handle is not of topic {request.topic!r}")
     if name != broker.name:
-        return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is of broker {name[:80]!r}: send the request there"
-        )
+        return _refusal(f"the handle is of broker {name[:80]!r}: send the request there")
     appended = await broker.delay.cancel(topic, unique_key, due_ms)
     if appended is None:
-        return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark="it is too late: the message has been delivered"
-        )
-    if (durable := broker.store.when_durable(appended.end)) is not None:
-        await durable
-    return RecallMessageResponse(unique_key)
+        return _refusal("it is too late: the message has been delivered")
+    await wait_durable(broker.store, appended.end)
+    return RecallMessageResponse(unique_key, DEFAULT_REGION)
+
+
+def _refusal(reason: str) -> HandlerResponse:
+    return HandlerResponse(RecallRefusal(DEFAULT_REGION), code=ResponseCode.ILLEGAL_OPERATION, remark=reason)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.RECALL_MESSAGE: recall_message}

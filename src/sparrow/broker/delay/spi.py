@@ -1,4 +1,4 @@
-"""The interface to schedule and cancel delayed messages, implemented for log stores (`log`) and databases (`sql`)."""
+"""The interface of delayed messages, implemented for log stores (`log`) and databases (`sql`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Protocol
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AppendResult, PendingAppend
+from sparrow.wire.bodies import DelayedMessages, ListDelayed
+
+SCANNED_MAX = 2_000
+"""Delayed messages that one request for a list may read."""
 
 
 class DelayScheduler(Protocol):
@@ -22,4 +26,12 @@ class DelayScheduler(Protocol):
 
     async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
         """Cancel a delivery. Return None if the message is delivered already, or being delivered."""
+        ...
+
+    async def count_waiting(self) -> int:
+        """Return the number of messages that wait for their delivery time."""
+        ...
+
+    async def list_waiting(self, request: ListDelayed) -> DelayedMessages:
+        """Return waiting messages by delivery time, without those in delivery. At most `SCANNED_MAX` are read."""
         ...

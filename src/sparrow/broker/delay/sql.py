@@ -14,14 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
+from sparrow.broker.delay.spi import SCANNED_MAX
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
+    PROPERTY_KEYS,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
@@ -34,14 +37,16 @@ from sparrow.store.sql.drivers.database import SqlSession
 from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.retries import retry_until_done
-from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
+from sparrow.store.sql.row_codec import KEY_BYTES_MAX, draft_of_row, row_of_columns, row_of_draft
 from sparrow.store.sql.statements import delays as statements
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.bodies import DelayedMessageEntry, DelayedMessages, ListDelayed
+from sparrow.wire.properties import property_text, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.05
 _DELIVERY_BATCH_ROWS = 500
+_LIST_BATCH_ROWS = 250
 _RETRY_S = 1.0
 
 
@@ -51,6 +56,32 @@ class SqlDelayScheduler:
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms
         self._failures = LogIntervals()
+
+    async def count_waiting(self) -> int:
+        """Return the number of messages that wait for their delivery time."""
+        return int((await self._store.database.fetch(statements.COUNT))[0][0])
+
+    async def list_waiting(self, request: ListDelayed) -> DelayedMessages:
+        """Return waiting messages by delivery time; at most `SCANNED_MAX` rows are read."""
+        due_ms, number = request.after or (request.from_ms, -1)
+        found: list[DelayedMessageEntry] = []
+        scanned = 0
+        while scanned < SCANNED_MAX:
+            count = min(_LIST_BATCH_ROWS, SCANNED_MAX - scanned)
+            rows = await self._store.database.fetch(statements.SELECT_WAITING, due=due_ms, id=number, count=count)
+            for row in rows:
+                if request.until_ms is not None and row[1] >= request.until_ms:
+                    return DelayedMessages(found, scanned)
+                number, due_ms = row[0], row[1]
+                scanned += 1
+                entry = _entry(row)
+                if request.topic in (None, entry.topic) and request.unique_key in (None, entry.unique_key):
+                    found.append(entry)
+                    if len(found) == request.limit:
+                        return DelayedMessages(found, scanned, (due_ms, number))
+            if len(rows) < count:
+                return DelayedMessages(found, scanned)
+        return DelayedMessages(found, scanned, (due_ms, number))
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
@@ -102,6 +133,7 @@ class SqlDelayScheduler:
                 body=row.body,
                 ip=row.source_ip,
                 properties=row.properties,
+                token=draft.token or None,
                 **identity,
             )
 
@@ -169,6 +201,22 @@ class SqlDelayScheduler:
                 )
                 await self._store.database.execute(delete)
                 continue
-            messages = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in some]
+            anonymous = self._store.catalog.anonymous_token
+            messages = [row_of_columns(row[3], row[4], row[5], row[6] or anonymous) for row in some]
             await self._store.append_in_transaction(queue, messages, delete_all)
         return len(rows)
+
+
+def _entry(row: Any) -> DelayedMessageEntry:
+    number, due_ms, topic, unique_key, body_bytes, source_ip, columns, at_ms = row
+    draft, _ = draft_of_row(b"", source_ip, columns)
+    return DelayedMessageEntry(
+        position=(due_ms, number),
+        topic=topic,
+        due_ms=due_ms,
+        store_ms=at_ms,
+        body_bytes=body_bytes,
+        unique_key=bytes(unique_key or b"").decode("utf-8", "replace") or None,
+        keys=property_text(draft.properties, PROPERTY_KEYS),
+        tags=property_text(draft.properties, PROPERTY_TAGS),
+    )

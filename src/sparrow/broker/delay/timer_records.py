@@ -29,7 +29,7 @@ from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.columns.properties import ParsedProperties
-from sparrow.wire.properties import parse_whole_number, property_value
+from sparrow.wire.properties import parse_whole_number, property_bytes, property_value
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class LoadedTimers(NamedTuple):
     due_ms: Ints
     """The store time plus the level's delay, or the given delivery time."""
     references: Ints
-    cancelled: list[tuple[str, int]]
-    """`topic+key` of cancelled messages, and their delivery time."""
+    cancelled: list[tuple[str, int, int]]
+    """`topic+key` of cancelled messages, their delivery time, and the reference of the cancellation."""
     replaced: Ints
     """References that a later copy replaces."""
 
@@ -60,6 +60,15 @@ def timer_reference(source: int, physical_offset: int) -> int:
 
 def physical_offset_of(reference: int) -> int:
     return reference & _OFFSET_MASK
+
+
+def recorded_due_ms(reference: int, properties: bytes, store_ms: int) -> int:
+    """Return the delivery time that the record of a message states; a clock that was set may have changed it since."""
+    due_ms = parse_whole_number(property_bytes(properties, PROPERTY_TIMER_OUT_MS))
+    source = reference >> _OFFSET_BITS
+    if due_ms is None:
+        return store_ms + (DELAY_LEVELS_MS[source] if source != TIMER_QUEUE_INDEX else 0)
+    return due_ms
 
 
 def physical_offsets_of(references: Ints) -> Ints:
@@ -174,8 +183,8 @@ def _loaded(source: int, found: Slice) -> LoadedTimers:
     due_ms = np.array([-1 if due is None else due for due in numbers], np.int64)
     due_ms = np.where(due_ms < 0, stored_ms, due_ms)
     cancelled = [
-        (name.decode("utf-8", "replace"), due)
-        for (_, name, _), due in zip(properties, due_ms.tolist(), strict=True)
+        (name.decode("utf-8", "replace"), due, reference)
+        for (_, name, _), due, reference in zip(properties, due_ms.tolist(), references.tolist(), strict=True)
         if name is not None
     ]
     is_message = np.array([name is None for _, name, _ in properties], np.bool_)

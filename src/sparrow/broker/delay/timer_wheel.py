@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -171,13 +172,39 @@ class TimerWheel:
             self._at = 0
         seconds.until = max(seconds.until, (now_ms // seconds.width + 1) * seconds.width)
 
+    def timers_after(self, due_ms: int, reference: int, count_min: int) -> TimerArrays:
+        """Return timers after a time and a reference, in no order: the first `count_min`, and perhaps later ones.
+
+        Whole buckets are copied, so that sorting them can be left to a thread.
+        """
+        found: list[TimerArrays] = []
+        count = 0
+        for times, references in self._buckets_from(due_ms):
+            is_after = (times > due_ms) | ((times == due_ms) & (references > reference))
+            found.append((times[is_after], references[is_after]))
+            count += len(found[-1][0])
+            if count >= count_min:
+                break
+        return _joined(found)
+
+    def _buckets_from(self, due_ms: int) -> Iterator[TimerArrays]:
+        """Yield the timers in groups, each due after the one before, without those that end before a time."""
+        yield _joined([(self._ready[0][self._at :], self._ready[1][self._at :]), self._late_timers()])
+        for tier in self._tiers:
+            for number in sorted(tier.buckets):
+                if (number + 1) * tier.width > due_ms:
+                    yield _pair(tier.buckets[number])
+
+    def _late_timers(self) -> TimerArrays:
+        late = np.array([(due, reference) for due, _, reference in self._late], np.int64).reshape(-1, 2)
+        return late[:, 0], late[:, 1]
+
     def all_timers(self) -> TimerArrays:
         """Return all timers, in no order."""
         pairs = [_pair(bucket) for tier in self._tiers for bucket in tier.buckets.values()]
         pairs.append((self._ready[0][self._at :], self._ready[1][self._at :]))
-        late = np.array([(due, reference) for due, _, reference in self._late], np.int64).reshape(-1, 2)
-        pairs.append((late[:, 0], late[:, 1]))
-        return np.concatenate([due for due, _ in pairs]), np.concatenate([references for _, references in pairs])
+        pairs.append(self._late_timers())
+        return _joined(pairs)
 
     def drop(self, references: Ints) -> None:
         """Remove these references. Scans everything; meant for many at a time."""
@@ -207,6 +234,10 @@ class TimerWheel:
         heapq.heapify(self._late)
         in_buckets = sum(len(bucket) // 2 for tier in self._tiers for bucket in tier.buckets.values())
         self.count = in_buckets + len(self._ready[0]) + len(self._late)
+
+
+def _joined(parts: list[TimerArrays]) -> TimerArrays:
+    return np.concatenate([due for due, _ in parts]), np.concatenate([references for _, references in parts])
 
 
 def _pair(bucket: array[int]) -> TimerArrays:

@@ -50,7 +50,7 @@ class AckHandler:
 
     def batch_ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
         self._pop_state.check_available()
-        acks = bodies.read(BatchAck, command.body).acks
+        acks = bodies.read_request(BatchAck, command.body).acks
         requested = settled = 0
         for ack in acks:
             offsets = ack.offsets

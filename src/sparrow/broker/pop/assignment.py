@@ -10,16 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.context import Broker
-from sparrow.model.errors import NotPermitted, Refused, SparrowError
+from sparrow.broker.routes import read_routes
+from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.protocol import PERM_READ, RETRY_TOPIC_PREFIX
-from sparrow.net.address import parse_addresses
-from sparrow.net.channel import connect
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire import bodies
 from sparrow.wire.bodies import QueueRef, RouteData
 from sparrow.wire.bodies.pop import Assignment, Assignments, QueryAssignment, SetRequestMode
-from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.headers import EmptyHeader, GetRoute
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import EmptyHeader
 
 PULL, POP = "PULL", "POP"
 ALL_QUEUES = -1
@@ -119,26 +117,15 @@ def allocate_for_pop(
 
 async def _queues(broker: Broker, topic: str) -> list[QueueRef] | None:
     """Return all readable queues of the topic, on every broker; None if no name server answers."""
-    name_servers = parse_addresses(broker.settings.name_servers)
-    if not name_servers:
+    settings = broker.settings
+    if not settings.name_servers:
         found = broker.topics.get(topic)
         if found is None or not found.is_readable:
             return None
         return [QueueRef(topic, broker.name, number) for number in range(found.read_queues)]
-    timeout_ms = broker.settings.name_server_timeout_ms
-    for address in name_servers:
-        try:
-            channel = await connect(address, timeout_ms=timeout_ms)
-            try:
-                answer = await channel.request(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic), timeout_ms=timeout_ms
-                )
-            finally:
-                channel.close()
-            if answer.code == ResponseCode.SUCCESS:
-                return _queues_in(topic, bodies.read(RouteData, answer.body))
-        except SparrowError:
-            continue
+    access, timeout_ms = broker.name_server_access, settings.name_server_timeout_ms
+    async for route in read_routes(access, settings.name_servers, topic, timeout_ms=timeout_ms):
+        return _queues_in(topic, route)
     return None
 
 

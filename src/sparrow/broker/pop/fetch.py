@@ -10,15 +10,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from itertools import islice
 from random import randrange
 
-from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
+from sparrow.broker.consume.filtering import apply_selector, filter_work, messages_to_examine
+from sparrow.broker.consume.grown_queues import GrownQueues
 from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
 from sparrow.broker.pop.lane_deficits import STRICT_PRIORITY
 from sparrow.broker.pop.lane_fairness import LaneFairness
-from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
+from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse, PopSource
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.produce.lanes import has_lanes
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
@@ -32,6 +34,9 @@ _RETRY_FIRST = 5
 _LOOKS_MAX = 32
 """Reads of one queue without a match, before other queues are read."""
 _FROM_NEWEST = 1
+QUEUES_A_STEP = 256
+"""Queues that a pop examines before others have a turn; a queue takes about 5 µs. A topic with more is wide."""
+_NEWEST_FIRST = 2
 
 
 class PopFetcher:
@@ -43,6 +48,7 @@ class PopFetcher:
         """(group, queue) pairs that are being read from disk for a pop. Other pops skip them meanwhile."""
         self._popped: set[tuple[str, str]] = set()
         self._fairness = LaneFairness(broker)
+        self._handed_out = broker.positions.handed_out
 
     def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
         """Return the queues of a topic in the order for this pop; `lanes` is the order of its lanes."""
@@ -56,6 +62,47 @@ class PopFetcher:
         if in_lanes:
             return [Queue(topic, read_queue_id(part, lane)) for lane in lanes for part in numbers]
         return [Queue(topic, number) for number in numbers]
+
+    def is_wide(self, topic: str, queue_id: int) -> bool:
+        """Return whether a pop has so many queues to examine that it must do so in steps."""
+        return queue_id < 0 and self._topics[topic].read_queues > QUEUES_A_STEP
+
+    def steps(self, request: PopMessage | NotificationRequest, grown: GrownQueues) -> Iterator[list[PopSource]]:
+        """Yield the sources of a pop from a wide topic, some at a time.
+
+        Every second pop begins with the queues that have grown last, unless lanes have an order. The retry topic is
+        last, or first in one pop of five.
+        """
+        topic = self._topics[request.topic]
+        lanes: Sequence[Priority | None] = list(Priority) if has_lanes(topic) else [None]
+        count = topic.read_queues if lanes == [None] else write_queue_id(topic.read_queues)
+        retries = self._retry_sources(request)
+        is_retry_first = not randrange(_RETRY_FIRST)
+        if is_retry_first and retries:
+            yield retries
+        if lanes == [None] and not randrange(_NEWEST_FIRST):
+            yield self.newest(request, grown, 0)[0]
+        first = randrange(count)
+        for lane in lanes:
+            for begin in range(0, count, QUEUES_A_STEP):
+                parts = ((first + number) % count for number in range(begin, min(begin + QUEUES_A_STEP, count)))
+                yield [(Queue(topic.name, part if lane is None else read_queue_id(part, lane)), 0) for part in parts]
+        if retries and not is_retry_first:
+            yield retries
+
+    def newest(
+        self, request: PopMessage | NotificationRequest, grown: GrownQueues, number: int
+    ) -> tuple[list[PopSource], bool]:
+        """Return the queues that have grown after this growth, with the retry topic, and whether these are all."""
+        ids = list(islice(grown.since(number), QUEUES_A_STEP + 1))
+        newest: list[PopSource] = [(Queue(request.topic, queue_id), 0) for queue_id in ids[:QUEUES_A_STEP]]
+        if has_lanes(self._topics[request.topic]):
+            newest.sort(key=lambda source: priority_of_queue(source[0].id))
+        return newest + self._retry_sources(request), len(ids) <= QUEUES_A_STEP
+
+    def _retry_sources(self, request: PopMessage | NotificationRequest) -> list[PopSource]:
+        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
+        return [] if retries is None or retries.topic not in self._topics else [(retries, 0)]
 
     def retry_queue(self, group: str, topic: str) -> Queue | None:
         """Return the retry queue of a group. It may not exist yet."""
@@ -75,6 +122,9 @@ class PopFetcher:
             self._pop_state.cold_reads_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
         )
         for queue, reserved in response.sources:
+            if response.filter_work_left <= 0:
+                response.is_cut_short = True
+                break
             response.reserved_slots = reserved
             if not self._may_take(response, queue):
                 continue
@@ -84,7 +134,7 @@ class PopFetcher:
                 return queue
         return None
 
-    def _sources(self, response: PopResponse) -> list[tuple[Queue, int]]:
+    def _sources(self, response: PopResponse) -> list[PopSource]:
         """Return the queues, and how many slots each must leave for those that follow."""
         request = response.request
         plan = STRICT_PRIORITY
@@ -93,16 +143,14 @@ class PopFetcher:
                 request.group, request.topic, slots=response.slots_left, now_ms=response.now_ms
             )
         reserved = {lane: plan.reserved_after(lane) for lane in Priority} if plan.reserved else {}
-        queues = [
+        queues: list[PopSource] = [
             (queue, reserved[priority_of_queue(queue.id)] if reserved else 0)
             for queue in self.queues(request.topic, request.queue_id, plan.order)
         ]
-        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
-        if retries is None or retries.topic not in self._topics:
-            return queues
-        if not randrange(_RETRY_FIRST):
-            return [(retries, plan.reserved_after(None)), *queues]
-        return [*queues, (retries, 0)]
+        retries = self._retry_sources(request)
+        if retries and not randrange(_RETRY_FIRST):
+            return [(retries[0][0], plan.reserved_after(None)), *queues]
+        return queues + retries
 
     def _may_take(self, response: PopResponse, queue: Queue) -> bool:
         request = response.request
@@ -142,6 +190,8 @@ class PopFetcher:
             if examined_to is None:
                 return True
             at = examined_to
+            if response.filter_work_left <= 0:
+                break
         response.is_cut_short = True
         return True
 
@@ -163,8 +213,10 @@ class PopFetcher:
 
     def apply_filter(self, response: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
         """Return the records that match the group's SQL92 condition."""
-        is_retried = queue.topic != response.request.topic
-        return found if is_retried else apply_selector(found, response.wanted.selector, response.free)
+        if queue.topic != response.request.topic:  # retries matched the filter at their first delivery
+            return found
+        response.filter_work_left -= filter_work(found, response.wanted.selector)
+        return apply_selector(found, response.wanted.selector, response.free)
 
     def position(self, response: PopResponse, queue: Queue) -> int:
         """Return the group's position. The first pop of a new group sets it."""
@@ -178,7 +230,8 @@ class PopFetcher:
         at = int(first)
         if request.init_mode == _FROM_NEWEST and queue.topic == request.topic and first > 0:
             at = max(at, end - 1)  # as in RocketMQ, the newest message itself is included
-        response.offsets[queue] = at
+        if end:  # an empty queue needs no position: its first message is the next one in any case
+            response.offsets[queue] = at
         return at
 
     def add_found(self, response: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
@@ -259,6 +312,7 @@ class PopFetcher:
                 self._pop_state.put_mark(receipt_handles.pop_begun_mark(request.group, request.topic), response.now_ms)
         for queue, offset in response.offsets.items():
             self._pop_state.advance(request.group, queue, offset)
+            self._handed_out[request.group, queue] = offset
         for queue, offsets, next_offset in response.fifo_batches:
             fifo_batch = self._pop_state.fifo.take(
                 request.group,
@@ -271,6 +325,7 @@ class PopFetcher:
             )
             self._fairness.record_taken(request.group, queue, len(offsets))
             self._pop_state.advance(request.group, queue, fifo_batch.committed)
+            self._handed_out[request.group, queue] = next_offset
             self._pop_state.fifo_changed(fifo_batch)
             response.counts += receipt_handles.count_entries(queue.id, fifo_batch.counts)
 
@@ -284,8 +339,10 @@ class PopFetcher:
         """Return an awaitable that loads the group's positions; None if they are loaded."""
         return self._pop_state.load_positions(request.group, self._all_sources(request))
 
+    def load_positions_of(self, group: str, sources: Iterable[PopSource]) -> Awaitable[None] | None:
+        """Return an awaitable that loads the group's positions in these queues; None if they are loaded."""
+        return self._pop_state.load_positions(group, [queue for queue, _ in sources])
+
     def _all_sources(self, request: PopMessage | NotificationRequest) -> Iterator[Queue]:
         yield from self.queues(request.topic, request.queue_id)
-        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
-        if retries is not None and retries.topic in self._topics:
-            yield retries
+        yield from (queue for queue, _ in self._retry_sources(request))

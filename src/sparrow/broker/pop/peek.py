@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from sparrow.broker.consume.references import resolve_references
 from sparrow.broker.context import Broker
-from sparrow.broker.pop.fetch import PopFetcher
+from sparrow.broker.pop.fetch import QUEUES_A_STEP, PopFetcher
 from sparrow.broker.pop.pop import ParkedPop
 from sparrow.broker.pop.response import ANSWER_BYTES_MAX
 from sparrow.broker.pop.validation import check_may_pop, check_message_count
@@ -27,7 +29,9 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
     opening = broker.pop_state.load_positions(request.group, queues)
     if opening is not None:
         await opening
-    for queue in queues:
+    for number, queue in enumerate(queues):
+        if number % QUEUES_A_STEP == QUEUES_A_STEP - 1:
+            await asyncio.sleep(0)  # others have a turn
         bounds = await broker.store.bounds(queue)
         at = max(broker.pop_state.position(request.group, queue) or 0, bounds.first)
         if slots_left > 0 and bytes_left > 0:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 
 from sparrow.broker.clients.subscriptions import SubscriptionFilter
+from sparrow.broker.consume.filtering import FILTER_WORK_MAX
 from sparrow.broker.pop import receipt_handles
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue, QueueOffset
@@ -22,6 +23,9 @@ REVIVE_QUEUE = 0
 """Sparrow has one revive queue. RocketMQ has eight; handles contain its number."""
 
 
+PopSource = tuple[Queue, int]
+"""A queue to read, and how many slots it must leave for those that follow."""
+
 _JSON = Serialization.JSON
 _START = Struct(">II")
 _DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(ADVERTISED_VERSION).encode() + b"}"
@@ -32,8 +36,10 @@ class PopResponse:
 
     def __init__(self, request: PopMessage, wanted: SubscriptionFilter, now_ms: int) -> None:
         self.request, self.wanted, self.now_ms = request, wanted, now_ms
-        self.sources: Sequence[tuple[Queue, int]] | None = None
-        """Queues to read, and how many slots each must leave for those that follow; None: not determined yet."""
+        self.sources: Sequence[PopSource] | None = None
+        """The queues to read; None: not determined yet."""
+        self.is_partial = False
+        """The sources are only some of the topic's queues."""
         self.fetched: Mapping[Queue, tuple[int, ReadResult]] = {}
         """Results that were read from disk for this pop, with their offsets."""
         self.slots_left, self.bytes_left = request.messages_max, ANSWER_BYTES_MAX
@@ -44,6 +50,8 @@ class PopResponse:
         """Messages left in the queues."""
         self.is_cut_short = False
         """There is more to examine, though nothing was found yet."""
+        self.filter_work_left = FILTER_WORK_MAX
+        """How much filtering this pop may still do."""
         self.batches: list[InFlightBatch] = []
         self.fifo_batches: list[tuple[Queue, Sequence[int], int]] = []
         self.offsets: dict[Queue, int] = {}
@@ -55,7 +63,7 @@ class PopResponse:
     def restarted(self, now_ms: int, fetched: Mapping[Queue, tuple[int, ReadResult]]) -> PopResponse:
         """Return an empty response with the same order of queues, and with results from disk."""
         other = PopResponse(self.request, self.wanted, now_ms)
-        other.sources, other.fetched = self.sources, fetched
+        other.sources, other.fetched, other.is_partial = self.sources, fetched, self.is_partial
         return other
 
     @property

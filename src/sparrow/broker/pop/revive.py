@@ -14,6 +14,7 @@ from sparrow.broker.catalog.groups import GroupCatalog
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.consume.references import may_hold_references, resolve_record
+from sparrow.broker.metrics.event_counters import EventCounters
 from sparrow.broker.pop.receipt_handles import pop_retry_topic
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.pop.state.log import LogPopState
@@ -94,6 +95,7 @@ class Reviver:
         long_polls: LongPollTable,
         *,
         now_ms: Callable[[], int],
+        events: EventCounters | None = None,
     ) -> None:
         self._pop_state, self._store, self._topics, self._groups, self._long_polls = (
             pop_state,
@@ -102,7 +104,7 @@ class Reviver:
             groups,
             long_polls,
         )
-        self._now_ms = now_ms
+        self._now_ms, self._events = now_ms, events or EventCounters()
         self._failures = LogIntervals()
 
     async def run(self) -> None:
@@ -149,6 +151,7 @@ class Reviver:
             return
         records = await self._records(batch)
         retry_topic, dead_letter_topic = await self._targets(batch, group, records)
+        senders = await self._store.tokens.senders([record.physical_offset_of(raw) for raw in records.values()])
         # From here on, an acknowledgement has arrived already, or finds the message withdrawn.
         withdrawn = self._pop_state.withdraw(batch)
         stored = withdrawn
@@ -159,7 +162,10 @@ class Reviver:
             if bit:
                 stored ^= bit  # bits without a record stay: those messages are deleted, and count as settled
                 try:
-                    placings.append((bit, self._store_again(batch, group, raw, retry_topic, dead_letter_topic)))
+                    draft = record.draft_from_record(raw)
+                    draft.token = senders.get(record.physical_offset_of(raw), 0)
+                    placing = self._store_again(batch, group, raw, draft, retry_topic, dead_letter_topic)
+                    placings.append((bit, placing))
                 except Exception as error:
                     failures.append(error)
         try:
@@ -185,9 +191,14 @@ class Reviver:
         return retry_topic, None
 
     def _store_again(
-        self, batch: InFlightBatch, group: Group, raw: memoryview, retry_topic: Topic, dead_letter_topic: Topic | None
+        self,
+        batch: InFlightBatch,
+        group: Group,
+        raw: memoryview,
+        draft: Draft,
+        retry_topic: Topic,
+        dead_letter_topic: Topic | None,
     ) -> PendingAppend:
-        draft = record.draft_from_record(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead_letter_topic is not None
         draft.reconsume_times += 1
         queue = Queue(dead_letter_topic.name if is_dead and dead_letter_topic is not None else retry_topic.name, 0)
@@ -197,10 +208,13 @@ class Reviver:
             if is_dead:
                 failure = NOT_ACKNOWLEDGED.properties(consumer="", attempt=draft.reconsume_times)
                 draft.properties = set_failure(draft.properties, failure)
-            return self._store.append_nowait(queue, (draft,))
+            placing = self._store.append_nowait(queue, (draft,))
         except Refused:  # with the added properties they are too long: store the message without these
             draft.properties = plain
-            return self._store.append_nowait(queue, (draft,))
+            placing = self._store.append_nowait(queue, (draft,))
+        if is_dead:
+            self._events.count_dead_letter(group.name, batch.queue.topic)
+        return placing
 
     def _properties(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         before = draft.properties

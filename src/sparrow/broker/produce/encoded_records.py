@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
-from sparrow.broker.produce.lanes import has_lanes
+from sparrow.broker.produce.lanes import has_lanes, stated_priority
 from sparrow.broker.produce.queue_choice import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
-from sparrow.model.priority import Priority, parse_priority, read_queue_id
+from sparrow.model.priority import Priority, read_queue_id
 from sparrow.model.protocol import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRIORITY,
@@ -101,7 +101,7 @@ def _checked(part: QueueBatch, incoming: IncomingRecords) -> QueueBatch:
     largest = int(pc.max(pc.binary_length(bodies)).as_py())
     if largest > incoming.body_bytes_max:
         raise TooLarge("a body", largest, incoming.body_bytes_max)
-    run = columns.LogRecords(data, starts)
+    run = columns.LogRecords.locate(data, starts)
     run.verify(
         topic=part.queue.topic.encode(),
         store_host_bytes=incoming.store_host_bytes,
@@ -142,13 +142,11 @@ def _check_properties(properties: bytes, now_ms: int) -> None:
 def _split_by_lane(part: QueueBatch) -> Iterator[QueueBatch]:
     """Split the records of a write queue by lanes."""
     topic, number = part.queue
-    if PROPERTY_PRIORITY.encode() + b"\x01" not in bytes(part.data):
+    if PROPERTY_PRIORITY.encode() not in bytes(part.data):
         yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
-    values = [
-        property_value(properties, PROPERTY_PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)
-    ]
-    lanes = np.array([parse_priority(value) for value in values])
+    stated = [stated_priority(properties) for properties in _properties(bytearray(part.data), part.sizes)]
+    lanes = np.array([Priority.MIDDLE if priority is None else priority for priority in stated])
     starts = columns.starts_from_sizes(part.sizes)
     for lane in Priority:
         rows = np.flatnonzero(lanes == lane)

@@ -12,12 +12,13 @@ from sparrow.model.errors import IllegalMessage, Refused
 from sparrow.model.priority import (
     LANE_COUNT,
     LANES_SYS_FLAG,
+    Priority,
     parse_priority,
     priority_of_queue,
     read_queue_id,
     write_queue_id,
 )
-from sparrow.model.protocol import PROPERTY_PRIORITY
+from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_PRIORITY_NUMBER
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch
@@ -55,17 +56,24 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
     return msgspec.structs.replace(wanted, read_queues=parts * LANE_COUNT)
 
 
+def stated_priority(properties: bytes) -> Priority | None:
+    """Return the priority in a property string; None if it has none."""
+    label = property_value(properties, PROPERTY_PRIORITY)
+    number = property_value(properties, PROPERTY_PRIORITY_NUMBER)
+    return None if label is None and number is None else parse_priority(label, number)
+
+
 def lane_queue(part: Queue, properties: str) -> Queue:
     """Return the read queue of a message that was sent to a write queue."""
-    value = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
-    return Queue(part.topic, read_queue_id(part.id, parse_priority(value)))
+    priority = stated_priority(properties.encode()) if PROPERTY_PRIORITY in properties else None
+    return Queue(part.topic, read_queue_id(part.id, Priority.MIDDLE if priority is None else priority))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """Return the read queue of a batch. `queue` is the one for messages without a priority."""
     otherwise = priority_of_queue(queue.id)
-    values = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
-    priorities = {otherwise if value is None else parse_priority(value) for value in values}
+    stated = {stated_priority(member.properties) for member in batch.decode(body)}
+    priorities = {otherwise if priority is None else priority for priority in stated}
     if len(priorities) > 1:
         found = ", ".join(priority.label for priority in sorted(priorities))
         raise IllegalMessage(

@@ -42,6 +42,7 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
         born_ms=request.born_ms,
         born_host=call.channel.packed_host,
         reconsume_times=request.reconsume_times,
+        token=broker.token_of(call.command),
     )
     appended = await broker.store.append(queue, (draft,))
     broker.counters.count_send(request.topic, 1, len(call.command.body))

@@ -63,7 +63,7 @@ async def commit_stages(request: CommitStages, broker: Broker, call: RequestCont
         outcome = CommitStagesResponse("already", 0)
         if not await _is_committed(broker, request.scope, request.number):
             async with broker.stages.claim(names) as found:
-                outcome = await _appended(broker, request.scope, request.number, found)
+                outcome = await _appended(broker, call, request.scope, request.number, found)
     await broker.stages.drop(names)
     return outcome
 
@@ -86,7 +86,7 @@ async def append_once(request: AppendOnce, broker: Broker, call: RequestContext)
                 return CommitStagesResponse("already", 0)
             incoming = _incoming_records(broker, call, fills_checksum=request.fills_checksum)
             found = await broker.stages.run_in_thread(validate_records, incoming)
-            return await _appended(broker, request.scope, request.number, found)
+            return await _appended(broker, call, request.scope, request.number, found)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
@@ -130,12 +130,15 @@ async def _is_committed(broker: Broker, scope: str, number: int) -> bool:
     return noted is not None and number <= noted
 
 
-async def _appended(broker: Broker, scope: str, number: int, found: Sequence[QueueBatch]) -> CommitStagesResponse:
+async def _appended(
+    broker: Broker, call: RequestContext, scope: str, number: int, found: Sequence[QueueBatch]
+) -> CommitStagesResponse:
     for name in {part.queue.topic for part in found}:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Validated when they arrived; the files have checksums of their own.
-    if not await broker.store.append_atomically(scope, number, found, verify_crc=False):
+    token = broker.token_of(call.command)
+    if not await broker.store.append_atomically(scope, number, found, verify_crc=False, token=token):
         return CommitStagesResponse("already", 0)
     for part in found:
         broker.counters.count_send(part.queue.topic, len(part.sizes), len(part.data))

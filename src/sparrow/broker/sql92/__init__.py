@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sparrow.broker.sql92.lexer import InvalidSelector
 from sparrow.broker.sql92.parser import EXPRESSION_CHARS_MAX, parse
 from sparrow.broker.sql92.row_evaluator import build_matcher
+from sparrow.broker.sql92.syntax_tree import count_properties
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,13 +27,15 @@ SELECTOR_CACHE_MAX = 512
 class Selector:
     """A compiled expression. Immutable, so that subscriptions with the same text share one."""
 
-    __slots__ = ("condition", "expression", "matches")
+    __slots__ = ("condition", "expression", "matches", "property_reads")
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
         self.condition = parse(expression)
         self.matches = build_matcher(self.condition)
         """Returns whether a message with this property string (bytes, as in a record) matches."""
+        self.property_reads = max(1, count_properties(self.condition))
+        """How often the evaluation of one message may look for a property."""
 
     def __repr__(self) -> str:
         return f"Selector({self.expression!r})"

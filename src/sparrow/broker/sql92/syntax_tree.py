@@ -155,3 +155,12 @@ def property_names(node: Node) -> Iterator[str]:
         for part in child if isinstance(child, tuple) else (child,):
             if isinstance(part, msgspec.Struct):
                 yield from property_names(part)  # type: ignore[arg-type]
+
+
+def count_properties(node: object) -> int:
+    """Return how many times a condition names a property."""
+    if isinstance(node, Property):
+        return 1
+    if isinstance(node, tuple):
+        return sum(map(count_properties, node))
+    return sum(map(count_properties, msgspec.structs.astuple(node))) if isinstance(node, msgspec.Struct) else 0

@@ -57,4 +57,4 @@ class TransactionCheckBack:
 
 
 def _is_reachable(channel: Channel) -> bool:
-    return channel.is_open and not channel.is_blocked
+    return channel.is_open and not channel.is_crowded

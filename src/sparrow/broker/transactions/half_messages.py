@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from struct import Struct
+import sys
 
 import msgspec
 
-from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES, PROPERTY_TAGS
+from sparrow.model.protocol import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+)
 from sparrow.model.queue import Queue
 from sparrow.wire import record
 from sparrow.wire.properties import parse_whole_number, property_value
@@ -17,7 +24,6 @@ FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
 
 RocketMQ ignores records of the second kind.
 """
-_PHYSICAL_OFFSET = Struct(">q")
 
 
 class HalfMessage(msgspec.Struct):
@@ -28,6 +34,8 @@ class HalfMessage(msgspec.Struct):
     """By the broker's clock, because a producer's may be wrong."""
     immunity_ms: int | None
     """How long the producer does not want to be checked."""
+    topic: str = ""
+    """The topic in which consumers will see the message."""
     checks: int = 0
     next_check_ms: int = 0
 
@@ -48,9 +56,5 @@ def apply_op_record(raw: memoryview, finished: set[int], checked: dict[int, int]
 def half_message_of(properties: bytes, physical_offset: int, stored_ms: int) -> HalfMessage:
     seconds = parse_whole_number(property_value(properties, PROPERTY_CHECK_IMMUNITY_S))
     checks = parse_whole_number(property_value(properties, PROPERTY_CHECK_TIMES)) or 0
-    return HalfMessage(physical_offset, stored_ms, None if seconds is None else seconds * 1000, checks)
-
-
-def read_physical_offset(raw: bytes | memoryview) -> int:
-    found: int = _PHYSICAL_OFFSET.unpack_from(raw, record.PHYSICAL_OFFSET_POSITION)[0]
-    return found
+    topic = sys.intern(property_value(properties, PROPERTY_REAL_TOPIC) or "")  # thousands may wait for one topic
+    return HalfMessage(physical_offset, stored_ms, None if seconds is None else seconds * 1000, topic, checks)

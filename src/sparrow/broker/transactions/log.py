@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.delay.timer_records import copy_records
+from sparrow.broker.metrics.event_counters import EventCounters
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -27,9 +29,9 @@ from sparrow.broker.transactions.half_messages import (
     HalfMessage,
     apply_op_record,
     half_message_of,
-    read_physical_offset,
 )
-from sparrow.broker.transactions.spi import TransactionNotEnded
+from sparrow.broker.transactions.log_half_list import list_half_messages
+from sparrow.broker.transactions.spi import EndedTransaction, EndOutcome, TransactionNotEnded
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
@@ -47,6 +49,7 @@ from sparrow.settings import BrokerSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
+from sparrow.wire.bodies import HalfMessages, ListHalfMessages
 from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
@@ -73,9 +76,10 @@ class LogTransactionCoordinator:
         settings: BrokerSettings,
         *,
         now_ms: Callable[[], int],
+        events: EventCounters | None = None,
     ) -> None:
         self._store, self._topics, self._settings = store, topics, settings
-        self._now_ms = now_ms
+        self._now_ms, self._events = now_ms, events or EventCounters()
         self._halves: dict[int, HalfMessage] = {}
         """By offset in the half queue."""
         self._unwritten: list[int] = []
@@ -87,6 +91,20 @@ class LogTransactionCoordinator:
     @property
     def count(self) -> int:
         return len(self._halves)
+
+    async def count_by_topic(self) -> Mapping[str, int]:
+        """Return the number of half messages that wait for their end, by topic."""
+        return Counter(half.topic for half in self._halves.values())
+
+    async def list_waiting(self, request: ListHalfMessages) -> HalfMessages:
+        """Return half messages that wait for their end, the oldest first."""
+        return await list_half_messages(
+            request,
+            self._halves,
+            read=self._record,
+            next_check_ms=self._next_check_ms,
+            checks_max=self._settings.transaction_checks_max,
+        )
 
     # -- half messages, commit and rollback ---------------------------------------------------------------------------
 
@@ -101,14 +119,16 @@ class LogTransactionCoordinator:
         )
         return appended
 
-    async def end(self, request: EndTransaction) -> AppendResult | None:
-        """Commit or roll back. Return None if no message became visible."""
+    async def end(
+        self, request: EndTransaction, *, may_publish: Callable[[str], bool] = lambda topic: True
+    ) -> EndedTransaction:
+        """Commit or roll back."""
         if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
-            return None  # the producer does not know the state yet: check again later
+            return EndedTransaction(EndOutcome.UNDECIDED)
         offset = request.half_queue_offset
         half = self._halves.get(offset)
-        if half is None:
-            return None  # already finished, or unknown here
+        if half is None or not may_publish(half.topic):
+            return EndedTransaction(EndOutcome.NOT_FOUND)
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"there is no half message at physical offset {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
@@ -116,10 +136,16 @@ class LogTransactionCoordinator:
             raise TransactionNotEnded(f"it was not started by group {request.group!r}")
         # No await from here on, so that only one of two concurrent requests finds it unfinished.
         if offset not in self._halves:
-            return None
-        appended = self._commit(half, draft) if request.verdict == TRANSACTION_COMMITTED else None
+            return EndedTransaction(EndOutcome.NOT_FOUND)
+        duration_ms = self._now_ms() - half.stored_ms
+        if request.verdict == TRANSACTION_COMMITTED:
+            ended = EndedTransaction(EndOutcome.COMMITTED, self._commit(half, draft))
+            self._events.count_commit(half.topic, duration_ms)
+        else:
+            ended = EndedTransaction(EndOutcome.ROLLED_BACK)
+            self._events.count_rollback(half.topic, duration_ms)
         self._finish(offset)
-        return appended
+        return ended
 
     async def _record(self, offset: int, half: HalfMessage) -> memoryview | bytes:
         """Return the stored half message. Most are still in memory."""
@@ -129,7 +155,7 @@ class LogTransactionCoordinator:
             raw = bytes(found.buffers[0])
         elif found is None:
             raw = await self._store.record_at(half.physical_offset)
-        if raw is None or read_physical_offset(raw) != half.physical_offset:
+        if raw is None or record.physical_offset_of(raw) != half.physical_offset:
             raise TransactionNotEnded("its half message cannot be read, or not yet")
         return raw
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import encode_content
@@ -26,6 +25,7 @@ from sparrow.bus.codec.headers import Headers
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
 from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, next_try
+from sparrow.bus.handlers.attempt_log import AttemptLog
 from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.filters import FilterContext, chain_filters
 from sparrow.bus.handlers.subscription import EventSubscription
@@ -35,6 +35,8 @@ from sparrow.bus.handlers.transactions import (
     NoTransaction,
     NoTransactionInProcess,
     SessionTransaction,
+    SpareSession,
+    close_sessions,
 )
 from sparrow.bus.publish.bound_transaction import bind_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event
@@ -42,7 +44,7 @@ from sparrow.bus.publish.transaction_handle import TransactionHandle
 from sparrow.bus.retry import NoRetry
 from sparrow.bus.sql.claims import ClaimedEvent
 from sparrow.bus.sql.completion import mark_failed, mark_succeeded, release_claims, reschedule
-from sparrow.bus.sql.database import is_transient
+from sparrow.bus.sql.connections.database import is_transient
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import RECEIVED_SIDE
 from sparrow.bus.states import EventStatus
@@ -71,18 +73,24 @@ class InFlightEvent:
     is_lost: bool = False
     renews_lease: bool = True
 
+    @property
+    def handler_name(self) -> str:
+        return "no handler" if self.subscription is None else self.subscription.name
+
 
 class HandlerAttempts:
     """Runs the attempts of one group, with the threads and processes of its handlers."""
 
     def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self._context, self._group, self._concurrency = context, group, concurrency
-        self._spare: list[AsyncSession] = []
+        self.log = AttemptLog(group)
+        self._spare: list[SpareSession] = []
         self._threads: ThreadPoolExecutor | None = None
         self._processes: ProcessPoolExecutor | None = None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Shut the pools down without waiting: a handler that still runs cannot commit any more."""
+        await close_sessions(self._spare)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
@@ -101,7 +109,7 @@ class HandlerAttempts:
                 raise NoSubscriber(held.work.name, self._group)
             payload = subscription.plan.decode(held.body)
             event = self._event(held, payload)
-            with context.tracing.handling(held.headers, subscription.name):
+            with context.spans.handling(held.headers, subscription.name):
                 await self._invoke(subscription, [held], payload, held.headers, event)
         except LeaseLost as error:
             held.is_lost = True
@@ -172,17 +180,18 @@ class HandlerAttempts:
         try:
             await effect.begin()
             ctx = FilterContext(event, headers, payload, subscription, subscription.handler)
+            filters = self._context.filters + subscription.filters
+            call = chain_filters(filters, innermost) if filters else innermost
             with bind_transaction(effect.handle):
-                async with asyncio.timeout(subscription.timeout_s):
-                    filters = self._context.filters + subscription.filters
-                    if filters:
-                        await chain_filters(filters, innermost)(ctx)
-                    else:
-                        ctx.result = await innermost(ctx)
+                if subscription.timeout_s is None:
+                    result = await call(ctx)
+                else:
+                    async with asyncio.timeout(subscription.timeout_s):
+                        result = await call(ctx)
             cancel.raise_if_cancelled()
             for one in held:
                 one.is_committing = True
-            await effect.commit(lambda db: self._finish(db, held, ctx.result))
+            await effect.commit(lambda db: self._finish(db, held, result))
             if any(one.headers.reply_to for one in held):
                 self._context.wake_relay()
         except BaseException as error:
@@ -245,6 +254,7 @@ class HandlerAttempts:
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.subscription is not None:
                 self._context.handler_failures.succeeded(self._group, one.subscription.name)
+                self.log.succeeded(one.subscription.name)
             if one.work.claim.key is not None:
                 self._context.wake_executors()  # the next message of the key can be claimed now
 
@@ -291,21 +301,9 @@ class HandlerAttempts:
             held.is_lost = True
             context.probe.count("bus_lease_lost_total")
             return
-        handler = "no handler" if subscription is None else subscription.name
-        log.warning(
-            "event %(event)s, message %(id)d of group %(group)s: attempt %(attempt)d of %(handler)s failed: %(error)s;"
-            " %(next_try)s",
-            {
-                "event": work.name,
-                "id": work.claim.message_id,
-                "group": self._group,
-                "attempt": work.retries + 1,
-                "handler": handler,
-                "error": text,
-                "next_try": next_try(again, work, context.now(), is_parked=is_parked),
-            },
-            exc_info=error if logs_traceback else None,
-        )
+        handler = held.handler_name
+        following = next_try(again, work, context.now(), is_parked=is_parked)
+        self.log.failed(work, handler, error, following, logs_traceback=logs_traceback)
         if subscription is not None and not is_final and not isinstance(error, Reject):
             context.handler_failures.failed(self._group, handler, work.name, text)
         if again is None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,11 @@ from sparrow.bus.sql.completion import release_claims
 from sparrow.bus.sql.outbox import RECEIVED_SIDE
 from sparrow.bus.states import EventStatus
 
-log = logging.getLogger(__name__)
+CLAIMS_PER_SLOT = 2
+"""Messages held for each slot: one is handled, the others are ready for it. Other workers cannot handle them."""
+QUICK_CLAIMS_PER_SLOT = 4
+QUICK_S = 0.05
+"""If one claim's messages are handled within this time, the next claim takes more: a claim is a transaction, too."""
 
 
 class HandlerExecutor:
@@ -46,6 +50,7 @@ class HandlerExecutor:
         self._is_stopping = False
         self._claiming = asyncio.Lock()
         self._attempts = HandlerAttempts(context, group, concurrency)
+        self._claims_per_slot, self._claimed_at = CLAIMS_PER_SLOT, 0.0
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -61,7 +66,11 @@ class HandlerExecutor:
                     self._moved.clear()
                     await self._moved.wait()
                     continue
-                if await self.step(wanted) or await waker.wait(pause_s):
+                began = time.monotonic()
+                claimed = await self.step(wanted)
+                is_quick = claimed == wanted and began - self._claimed_at < QUICK_S
+                self._claims_per_slot, self._claimed_at = QUICK_CLAIMS_PER_SLOT if is_quick else CLAIMS_PER_SLOT, began
+                if claimed or await waker.wait(pause_s):
                     pause_s = settings.poll_min_s
                 else:
                     pause_s = min(pause_s * 2, settings.poll_max_s)
@@ -130,7 +139,7 @@ class HandlerExecutor:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         await self._hand_back(list(self._held.values()))
-        self._attempts.close()
+        await self._attempts.close()
 
     async def heartbeat(self) -> None:
         """Renew all leases, and cancel the handlers whose message another worker has claimed."""
@@ -157,12 +166,12 @@ class HandlerExecutor:
     # -- what is held -------------------------------------------------------------------------------------------------
 
     def _wanted(self) -> int:
-        """Return how many messages to claim: twice the slots, or more for a batch."""
+        """Return how many messages to claim: those for twice the slots, or more for a batch or quick handlers."""
         batch = max((each.batch or 0 for each in self._subscriptions()), default=0)
-        ahead = max(self.concurrency * 2, batch + self.concurrency)
-        wanted = ahead - len(self._held)
+        slots = self.concurrency * self._claims_per_slot
+        wanted = max(slots, batch + self.concurrency) - len(self._held)
         # Not for a single free slot: a claim costs about as much as a handler's own transaction.
-        return wanted if wanted * 2 >= self.concurrency else 0
+        return wanted if wanted * 4 >= slots else 0
 
     def _subscriptions(self) -> Sequence[EventSubscription]:
         plan = self._context.registry.groups().get(self.group)
@@ -210,7 +219,7 @@ class HandlerExecutor:
         self._running.discard(task)
         self._moved.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log_lost_result(error)
+            self._attempts.log.not_stored("a handler", error)
 
     async def _slot(self) -> None:
         """Handle ready messages one after the other; one slot of the group."""
@@ -225,7 +234,7 @@ class HandlerExecutor:
                     raise
                 task.uncancel()
             except Exception as error:
-                self._log_lost_result(error)
+                self._attempts.log.not_stored(held.handler_name, error)
             self._held.pop(held.work.claim.message_id, None)
             self._moved.set()
 
@@ -253,18 +262,10 @@ class HandlerExecutor:
             task.uncancel()
             await self._hand_back([one for one in held if not one.is_lost])
         except Exception as error:
-            self._log_lost_result(error)
+            self._attempts.log.not_stored(subscription.name, error)
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
         self._moved.set()
-
-    def _log_lost_result(self, error: BaseException) -> None:
-        log.warning(
-            "group %(group)s: the result of an attempt was not stored: %(error)s; the message is handled again when its"
-            " lease ends",
-            {"group": self.group, "error": error},
-            exc_info=error,
-        )
 
     async def _hand_back(self, held: Sequence[InFlightEvent]) -> None:
         context = self._context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class EventSubscription:
         assert self.checked is not None, "a subscription is planned by Registry.check"
         return self.checked
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The name of the handler for messages."""
         return handler_name(self.handler)

@@ -11,18 +11,23 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.handlers.call_plan import CallPlan
-from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.connections.database import BusDatabase
+
+KEEP_S = 1.0
+"""How long a session keeps its connection from one message to the next."""
 
 FinishMessage = Callable[[Connection], None]
 """Completes the message; raises `LeaseLost` if another worker holds it."""
@@ -45,20 +50,45 @@ class HandlerTransaction(Protocol):
         ...
 
 
-class AsyncSessionTransaction:
-    def __init__(self, database: BusDatabase, plan: CallPlan, spare: list[AsyncSession]) -> None:
-        """Take a session.
+class SpareSession(NamedTuple):
+    """A session that waits for its next message, bound to a connection of its own."""
 
-        `spare` holds closed sessions for reuse; creating one costs about as much as a statement.
+    session: AsyncSession
+    until_s: float
+    """Then the connection goes back to the pool, which may replace it."""
+
+
+class AsyncSessionTransaction:
+    """A transaction of an AsyncSession. Session and connection serve one message after the other."""
+
+    def __init__(self, database: BusDatabase, plan: CallPlan, spare: list[SpareSession]) -> None:
+        """Prepare a transaction; `spare` holds sessions for reuse.
+
+        A new session costs about as much as a statement, and so does taking a connection from the pool.
         """
-        self._spare = spare
-        self._session = spare.pop() if spare else AsyncSession(database.async_engine, expire_on_commit=False)
+        self._engine, self._spare = database.async_engine, spare
         self._wants_connection = plan.wants_connection
-        self.handle: Any = self._session
+        self._session: AsyncSession | None = None
+        self._keep_until_s = 0.0
+        self.handle: Any = None
 
     async def begin(self) -> None:
-        if self._wants_connection:
-            self.handle = await self._session.connection()
+        if self._spare and time.monotonic() >= self._spare[-1].until_s:
+            await close_sessions(self._spare)
+        if self._spare:
+            session, self._keep_until_s = self._spare.pop()
+        elif self._has_room():
+            session = AsyncSession(await self._engine.connect(), expire_on_commit=False)
+            self._keep_until_s = time.monotonic() + KEEP_S
+        else:
+            session = AsyncSession(self._engine, expire_on_commit=False)
+        self._session = session
+        self.handle = await session.connection() if self._wants_connection else session
+
+    def _has_room(self) -> bool:
+        """Return whether a session may keep its connection: then the pool still has some for all others."""
+        pool = self._engine.pool
+        return isinstance(pool, QueuePool) and pool.checkedout() < pool.size()
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await function(*args, **kwargs)
@@ -70,11 +100,32 @@ class AsyncSessionTransaction:
             session.commit()
             session.close()
 
+        assert self._session is not None
         await self._session.run_sync(work)
-        self._spare.append(self._session)
+        if time.monotonic() < self._keep_until_s:
+            self._spare.append(SpareSession(self._session, self._keep_until_s))
+        else:
+            await close_session(self._session)
 
     async def abandon(self) -> None:
-        await self._session.close()
+        # The next attempt gets another connection. If this one was lost, so are the spare ones.
+        if self._session is not None:
+            await close_session(self._session)
+        await close_sessions(self._spare)
+
+
+async def close_sessions(spare: list[SpareSession]) -> None:
+    """Close and remove sessions, and return their connections to the pool."""
+    while spare:
+        await close_session(spare.pop().session)
+
+
+async def close_session(session: AsyncSession) -> None:
+    try:
+        await session.close()
+    finally:
+        if isinstance(session.bind, AsyncConnection):
+            await session.bind.close()
 
 
 class SessionTransaction:

@@ -15,7 +15,7 @@ from sparrow.bus.errors import NotInTransaction, TablesMissing
 from sparrow.bus.publish.bound_transaction import bound_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event, write_events
 from sparrow.bus.publish.transaction_handle import TransactionHandle, dbapi_handle, django_handle, sqlalchemy_handle
-from sparrow.bus.sql.database import is_missing_table
+from sparrow.bus.sql.connections.database import is_missing_table
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.model.errors import Refused
 
@@ -49,7 +49,9 @@ class EventWriter:
             self._check_own_transaction()
             if _in_event_loop():
                 raise Refused("publish would block the event loop: use `await bus.aio.publish(...)`, or pass a session")
-            rows = self._context.database.run_blocking(lambda db: self._write(self._sqlalchemy_handle(db), events))
+            rows = self._context.database.run_blocking(
+                lambda db: self._write(self._sqlalchemy_handle(db), events), repeats_commit=False
+            )
             self._context.wake_relay()  # the commit hook of the engine fires just before the commit
             return self._count(rows)
         return self._count(self._write(self._handle(session, connection, using), events))
@@ -61,7 +63,9 @@ class EventWriter:
         handle: Any = bound_transaction() if session is None else session
         if handle is None:
             self._check_own_transaction()
-            rows = await self._context.database.run(lambda db: self._write(self._sqlalchemy_handle(db), events))
+            rows = await self._context.database.run(
+                lambda db: self._write(self._sqlalchemy_handle(db), events), repeats_commit=False
+            )
             self._context.wake_relay()
             return self._count(rows)
         if isinstance(handle, (AsyncSession, AsyncConnection)):

@@ -15,6 +15,7 @@ from sparrow.bus.errors import LeaseLost
 from sparrow.bus.retry import NextAttempt
 from sparrow.bus.sql.claims import Claim, message_table
 from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.direct_completion import complete_directly
 from sparrow.bus.sql.statements import completion as statements
 from sparrow.bus.states import EventStatus
 
@@ -24,13 +25,18 @@ ERROR_CHARS_MAX = 4_000
 def mark_succeeded(db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float) -> None:
     """Move one message from Processing to Successed; raise `LeaseLost` if it is held by another worker."""
     table, status, retention = message_table(sql, side), sql.status_name(EventStatus.SUCCESSED), sql.span(retention_s)
-    if sql.kind == "postgresql":
-        statement = statements.delete_claimed_and_mark_succeeded(sql, table)
-        if sql.change(db, statement, side, claim.message_id, claim.token, status, retention) != 1:
+    own_row = (side, claim.message_id, claim.token)
+    deleted = complete_directly(db, sql, table, own_row, (status, retention))
+    if deleted is not None:
+        if deleted != 1:
             raise LeaseLost(claim.message_id)
-        return
-    _delete_claimed(db, sql, side, claim)
-    sql.change(db, statements.mark_succeeded(sql, table, '"Id" = ?'), status, retention, claim.message_id)
+    elif sql.kind == "postgresql":
+        statement = statements.delete_claimed_and_mark_succeeded(sql, table)
+        if sql.change(db, statement, *own_row, status, retention) != 1:
+            raise LeaseLost(claim.message_id)
+    else:
+        _delete_claimed(db, sql, side, claim)
+        sql.change(db, statements.mark_succeeded(sql, table, '"Id" = ?'), status, retention, claim.message_id)
 
 
 def mark_all_succeeded(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim], retention_s: float) -> None:

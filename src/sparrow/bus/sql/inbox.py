@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from sparrow.bus.sql.completion import ERROR_CHARS_MAX
-from sparrow.bus.sql.database import TransactionConflict
+from sparrow.bus.sql.connections.database import TransactionConflict
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import is_duplicate_key, row_batches
 from sparrow.bus.sql.statements import inbox as statements

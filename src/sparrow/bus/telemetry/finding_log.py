@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from sparrow.bus.sql.database import is_unreachable
+from sparrow.bus.sql.connections.database import is_unreachable
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Unavailable
 from sparrow.model.health import Finding

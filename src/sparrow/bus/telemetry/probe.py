@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from sparrow.bus.states import EventStatus
+from sparrow.telemetry.histogram import DurationHistogram
+from sparrow.telemetry.metrics.bus import BUS_COUNTERS
 
 log = logging.getLogger(__name__)
 
 Side = Literal["published", "received"]
-HISTOGRAM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class StateChange(NamedTuple):
@@ -40,24 +40,8 @@ class FailedEvent(NamedTuple):
     rounds: int
 
 
-class DurationHistogram:
-    """A histogram of durations."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(HISTOGRAM_BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(HISTOGRAM_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-
 class BusProbe:
-    """Counts since the start of this process; docs/event-bus.md lists the metrics."""
+    """Counts since the start of this process; docs/metrics.md lists the metrics."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
@@ -72,6 +56,8 @@ class BusProbe:
         self._lock = threading.Lock()  # blocking publishers count in their own threads
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
+        """Add to a counter of `telemetry.metrics.bus`; labels have values of closed sets."""
+        assert name in BUS_COUNTERS, f"telemetry.metrics.bus has no {name}"
         inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
         with self._lock:
             self.totals[f"{name}{{{inside}}}" if inside else name] += by

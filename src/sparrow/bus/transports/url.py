@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from sparrow.bus.errors import ClientMissing
 from sparrow.bus.transports.spi import Transport
-from sparrow.model.errors import SettingsError, hide_password
+from sparrow.model.errors import SettingsError
+from sparrow.model.urls import hide_password
 
 KNOWN_URLS = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, kafka://…, redis://… or nats://…"
 

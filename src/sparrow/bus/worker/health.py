@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import BusDatabaseUnreachable
-from sparrow.bus.sql.database import is_unreachable
+from sparrow.bus.sql.connections.database import is_unreachable
 from sparrow.bus.telemetry.finding_log import KeyedFinding
 from sparrow.bus.telemetry.probe import Side
 from sparrow.bus.worker.supervision import SupervisedTask

@@ -14,7 +14,7 @@ from sparrow.bus.codec.content_column import data_url_json, decode_content, enco
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import NoSubscriber, Undecodable
 from sparrow.bus.failures import error_text
-from sparrow.bus.sql.database import is_conflict, is_unreachable
+from sparrow.bus.sql.connections.database import is_conflict, is_unreachable
 from sparrow.bus.sql.inbox import ReceivedRow, store_received
 from sparrow.bus.sql.tables import KEY_CHARS, MESSAGE_ID_CHARS, NAME_CHARS
 from sparrow.bus.states import EventStatus

@@ -29,9 +29,11 @@ from sparrow.bus.sql.completion import (
     release_claims,
     reschedule,
 )
+from sparrow.bus.sql.connections.database import is_database_away
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE, outgoing_group
 from sparrow.bus.states import EventStatus
 from sparrow.bus.transports.spi import Envelope
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class EventRelay:
         self._broker_error: Exception | None = None
         """Why the last send did not reach the broker."""
         self._broker_changed = asyncio.Event()
+        self._away = LogIntervals()
 
     async def run(self) -> None:
         """Claim and send batches until stopped."""
@@ -209,7 +212,7 @@ class EventRelay:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._context.transport.open()
-                with self._context.tracing.sending(envelopes):
+                with self._context.spans.sending(envelopes):
                     outcomes = await self._context.transport.send(envelopes)
         except TimeoutError:
             outcomes = [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
@@ -309,10 +312,13 @@ class EventRelay:
         self._sending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The leases expire and the events are sent again.
+            is_away = is_database_away(error)
+            if is_away and not self._away.is_due("database"):
+                return
             log.warning(
                 "the result of a batch was not stored: %(error)s; its events are sent again when their leases end",
                 {"error": error},
-                exc_info=error,
+                exc_info=None if is_away else error,
             )
 
 

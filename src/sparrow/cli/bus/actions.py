@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
-from sparrow.cli.bus.filters import JsonOption, MessageFilter, SideArgument
+from sparrow.cli.bus.filters import MessageFilter, SideArgument
 from sparrow.cli.bus.location import BusLocation
+from sparrow.cli.output import JsonOption, print_json
 from sparrow.cli.parameter_groups import with_parameter_groups
 from sparrow.model.errors import Refused
 
@@ -110,7 +110,12 @@ def _act(
         return by_filter
 
     result = location.run(work)
-    typer.echo(msgspec.json.encode(result.to_builtins()) if options.as_json else _summary(result, action))
+    if options.as_json:
+        from sparrow.cli.bus.json_rows import action_result
+
+        print_json(action_result(result))
+    else:
+        typer.echo(_summary(result, action))
 
 
 def _confirm(expected: OperationResult, action: Action) -> None:

@@ -1,25 +1,18 @@
-"""`sparrow bus`: the subcommands, and those without a module of their own: ddl, check, asyncapi, clean."""
+"""`sparrow bus`: the subcommands, and those without a module of their own: ddl, asyncapi, clean."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from sparrow.cli.bus import actions, messages, stats, worker
-from sparrow.cli.bus.location import BusLocation, ScanOption, bus_extra_required, load_bus, unavailable_if_unreachable
+from sparrow.cli.bus import actions, check, messages, stats, worker
+from sparrow.cli.bus.location import BusArgument, BusLocation, ScanOption, bus_extra_required, load_bus
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.model.errors import SettingsError, SparrowError
-
-if TYPE_CHECKING:
-    from sparrow.bus.aio import EventBus
+from sparrow.model.errors import SettingsError
 
 app = typer.Typer(help="Run an event bus, and inspect and change its messages.", no_args_is_help=True)
 app.command("worker", epilog=worker.EXAMPLES)(worker.worker)
@@ -29,10 +22,9 @@ app.command("show")(messages.show)
 actions.register(app)
 app.command("stats", epilog=stats.EXAMPLES)(stats.stats)
 app.command("failures", epilog=stats.FAILURE_EXAMPLES)(stats.failures)
+app.command("check")(check.check)
 
-BusArgument = Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")]
 DIALECTS = ("mysql", "postgresql", "sqlite")
-_CHECK_TIMEOUT_S = 5.0
 
 
 @app.command()
@@ -58,57 +50,6 @@ def ddl(
     space = schema if kind == "postgresql" else table_prefix
     BusTableNames.of(kind, space)  # refuses names that cannot be quoted
     typer.echo(text_of(kind, space, strict=strict), nl=False)
-
-
-@app.command()
-def check(
-    bus: BusArgument,
-    scan: ScanOption = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Check the handlers only, without database and broker.")
-    ] = False,
-) -> None:
-    """List the handlers of a bus, and check that its database and broker can be used. Exit with 1 if not.
-
-    Example: [bold]sparrow bus check shop.events:bus[/bold]
-    """
-    found = load_bus(bus, scan)
-    found.core.check()
-    console = Console()
-    table = Table("group", "topic", "handler", "payload", "kind")
-    for group, plan in sorted(found.subscriptions.groups().items()):
-        for each in sorted(plan.subscriptions, key=lambda each: each.topic):
-            kind = "async" if each.plan.is_async else each.executor
-            payload = each.plan.payload_annotation
-            shown = "" if payload is None else getattr(payload, "__name__", str(payload))
-            table.add_row(*map(escape, (group, each.topic, each.name, shown, kind)))
-    console.print(table)
-    problems = [] if offline else asyncio.run(_problems(found))
-    for problem in problems:
-        console.print(f"[red]{escape(problem)}[/red]")
-    if problems:
-        raise typer.Exit(1)
-    console.print("the handlers are valid" if offline else "handlers, database and broker are usable")
-
-
-async def _problems(bus: EventBus) -> list[str]:
-    problems: list[str] = []
-    # A check must not create tables.
-    bus.core.settings = replace(bus.settings, create_tables=False)
-    try:
-        async with asyncio.timeout(_CHECK_TIMEOUT_S):
-            with unavailable_if_unreachable(bus):
-                await bus.prepare()
-    except (SparrowError, TimeoutError) as error:
-        problems.append(str(error) or f"the database {bus.database} did not answer within {_CHECK_TIMEOUT_S:g} s")
-    try:
-        async with asyncio.timeout(_CHECK_TIMEOUT_S):
-            await bus.core.context.transport.open()
-    except Exception as error:  # each client library has its own exceptions
-        problems.append(f"cannot use the broker: {str(error) or f'no answer within {_CHECK_TIMEOUT_S:g} s'}")
-    await bus.core.context.transport.close()
-    await bus.database.close()
-    return problems
 
 
 @app.command()

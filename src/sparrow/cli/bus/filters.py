@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from sparrow.bus.operations.stored_event import Where
 
 SideArgument = Annotated[str, typer.Argument(help="published or received.", metavar="published|received")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

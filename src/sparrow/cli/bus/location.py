@@ -6,21 +6,20 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from sparrow.model.errors import SettingsError, SparrowError, Unavailable
+from sparrow.model.errors import SettingsError, SparrowError
 
 if TYPE_CHECKING:  # SQLAlchemy is an extra, which other commands do not need
-    from sqlalchemy import Connection
-
     from sparrow.bus.aio import EventBus
 
 T = TypeVar("T")
 
+BusArgument = Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")]
 BusOption = Annotated[
     str | None,
     typer.Option("--bus", "-b", help="The bus in your code.", metavar="MODULE:BUS", envvar="SPARROW_BUS"),
@@ -94,59 +93,25 @@ async def open_bus(bus: str | None, database: str | None, schema: str, table_pre
     """Open the tables of a bus. The bus is not started, and no table is created."""
     if (bus is None) == (database is None):
         raise typer.BadParameter("give either --bus module:bus or --database URL")
-    opened = load_bus(bus) if bus is not None else _bus_on_database(database or "", schema, table_prefix)
-    opened.core.settings = replace(opened.settings, create_tables=False)
-    try:
-        with unavailable_if_unreachable(opened):
-            await opened.prepare()
-            if database is not None:
-                await _detect_inbox(opened)
-        yield opened
-    finally:
-        await opened.database.close()
+    with bus_extra_required():
+        from sparrow.bus.operations.opened_tables import open_tables, opened
+
+    if bus is not None:
+        loaded = load_bus(bus)
+        async with opened(loaded):
+            yield loaded
+    else:
+        async with open_tables(database or "", schema=schema, table_prefix=table_prefix) as found:
+            yield found
 
 
 @contextmanager
 def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
     """Raise `Unavailable` in place of a driver's error about an unreachable database."""
-    from sqlalchemy.exc import SQLAlchemyError
+    from sparrow.bus.operations import opened_tables
 
-    from sparrow.bus.sql.database import is_unreachable
-
-    try:
+    with opened_tables.unavailable_if_unreachable(bus):
         yield
-    except (SQLAlchemyError, OSError) as error:
-        if not is_unreachable(error):
-            raise
-        cause = getattr(error, "orig", None) or error
-        raise Unavailable(
-            f"cannot reach the database {bus.database}: {cause}. Check that its server runs and that the URL is right."
-        ) from error
-
-
-def _bus_on_database(url: str, schema: str, table_prefix: str) -> EventBus:
-    with bus_extra_required():
-        from sparrow.bus.aio import EventBus
-
-    bus = EventBus(url, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
-    # SQLite would create a missing file.
-    if bus.database.kind == "sqlite" and not Path(bus.database.engine.url.database or "").is_file():
-        raise SettingsError("database", str(bus.database), "the command line", "a file that exists")
-    return bus
-
-
-async def _detect_inbox(bus: EventBus) -> None:
-    """Find out whether there are three tables or five, which the URL does not tell."""
-    from sqlalchemy import inspect
-
-    space, is_schema = bus.settings.space(bus.database.kind), bus.database.kind == "postgresql"
-
-    def has_inbox(db: Connection) -> bool:
-        if is_schema:
-            return bool(inspect(db).has_table("inbox", schema=space))
-        return bool(inspect(db).has_table(f"{space}.inbox"))
-
-    bus.core.context.sql = replace(bus.core.context.sql, is_strict=not await bus.database.run(has_inbox))
 
 
 @contextmanager

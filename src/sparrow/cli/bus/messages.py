@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.bus.filters import JsonOption, MessageFilter, SideArgument
+from sparrow.cli.bus.filters import MessageFilter, SideArgument
 from sparrow.cli.bus.location import BusLocation
+from sparrow.cli.output import JsonOption, print_json
 from sparrow.cli.parameter_groups import with_parameter_groups
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def show(
 
     event = location.run(work)
     if as_json:
-        typer.echo(event.to_json())
+        from sparrow.cli.bus.json_rows import message_row
+
+        print_json(message_row(event))
         return
     console = Console()
     table = Table(show_header=False, box=None)
@@ -104,7 +107,9 @@ def show(
 
 def _print_list(events: list[StoredEvent], page: PageOptions) -> None:
     if page.as_json:
-        typer.echo(msgspec.json.encode([event.to_builtins() for event in events]))
+        from sparrow.cli.bus.json_rows import message_row
+
+        print_json([message_row(event) for event in events])
         return
     console = Console()
     if not events:

@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.bus.filters import JsonOption
 from sparrow.cli.bus.location import BusLocation, unavailable_if_unreachable
+from sparrow.cli.output import JsonOption, print_json, print_json_line
 from sparrow.cli.parameter_groups import with_parameter_groups
 
 if TYPE_CHECKING:
@@ -54,10 +53,13 @@ def stats(
                     return await bus.operations.stats(), backlog
 
             if as_json:
-                typer.echo(_json(*await read_stats()))
+                from sparrow.cli.bus.json_rows import stats_report
+
+                show = print_json_line if watch else print_json
+                show(stats_report(*await read_stats()))
                 while watch:
                     await asyncio.sleep(every)
-                    typer.echo(_json(*await read_stats()))
+                    show(stats_report(*await read_stats()))
                 return
             tables = _tables(*await read_stats())
             if not watch:
@@ -85,7 +87,9 @@ def failures(
 
     kinds = asyncio.run(work())
     if as_json:
-        typer.echo(msgspec.json.encode([{**msgspec.to_builtins(each), "last_id": str(each.last_id)} for each in kinds]))
+        from sparrow.cli.bus.json_rows import failure_row
+
+        print_json([failure_row(each) for each in kinds])
         return
     table = Table("table", "failed", "parked", "error", "topics", "groups", "last")
     for each in kinds:
@@ -93,10 +97,6 @@ def failures(
         cells = (escape(each.error), ", ".join(each.names), ", ".join(each.groups), last)
         table.add_row(each.side, f"{each.count:,}", f"{each.parked:,}", *cells)
     Console().print(table if kinds else "no failed messages")
-
-
-def _json(stats: BusStats, topics: list[GroupBacklog]) -> str:
-    return msgspec.json.encode({**stats.to_builtins(), "topics": msgspec.to_builtins(topics)}).decode()
 
 
 def _tables(stats: BusStats, topics: list[GroupBacklog]) -> Group:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparrow.cli import lifecycle
-from sparrow.cli.bus.location import ScanOption, load_bus, unavailable_if_unreachable
+from sparrow.cli.bus.location import BusArgument, ScanOption, load_bus, unavailable_if_unreachable
 from sparrow.client.aio.health_server import HealthServer
 from sparrow.model.errors import Unavailable
 
@@ -33,7 +33,7 @@ _RETRY_INTERVAL_S = 2.0
 
 
 def worker(
-    bus: Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")],
+    bus: BusArgument,
     relay_only: Annotated[
         bool, typer.Option("--relay-only", help="Relay published messages; run no handlers.")
     ] = False,

@@ -22,6 +22,7 @@ from sparrow.cli import lifecycle
 from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
 from sparrow.cli.demo.revenue_windows import RevenueWindows
 from sparrow.cli.demo.spark_process import SparkProcess
+from sparrow.cli.server.console_process import running_console
 from sparrow.cli.server.output import print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.up import DataOption, NameServerPortOption, PortOption
@@ -47,7 +48,8 @@ def demo(
 ) -> None:
     """Start the platform with a live pipeline: a producer, two consumers of one group, and Spark over the topic.
 
-    Any RocketMQ client can connect to the name server whose address is printed.
+    Any RocketMQ client can connect to the name server whose address is printed. The console, whose address is printed
+    too, shows the orders, the groups, Spark's pipeline and the windows that it writes.
 
     Example: [bold]sparrow demo --seconds 60[/bold]
     """
@@ -62,8 +64,9 @@ async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.E
         print_broker(settings.broker.name, str(platform.address))
         typer.echo(f"Data directory: {data}. Press Ctrl-C to stop.")
         sys.stdout.flush()
-        spark = SparkProcess(platform.name_servers, data / "demo") if with_spark else None
-        await Demo(platform.name_servers, spark).run(seconds, stop)
+        spark = SparkProcess(platform.name_servers, data) if with_spark else None
+        async with running_console(settings, platform.name_servers, data):
+            await Demo(platform.name_servers, spark).run(seconds, stop)
 
 
 class Demo:

@@ -2,7 +2,7 @@
 
 It is a separate process because Java writes to the terminal and PySpark blocks the event loop. Its output goes to
 `spark.log` and its progress to `checkpoint`, both in a folder of the demo's data directory; the next run continues from
-there.
+there. The pipeline is a file in the folder of declared pipelines, so that the console shows it and can start it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from sparrow.cli.demo.revenue_pipeline import SparkStatus
+from sparrow.cli.demo.revenue_pipeline import SparkStatus, pipeline_text
+from sparrow.cli.server.console_process import PIPELINES_FOLDER
 
 STOP_TIMEOUT_S = 15.0
 """How long a clean stop may take: finish a batch, and end Java."""
@@ -25,19 +26,24 @@ STOP_TIMEOUT_S = 15.0
 class SparkProcess:
     """`async with SparkProcess(name_servers, folder) as spark:` runs the process; `spark.status` is its status."""
 
-    def __init__(self, name_servers: str, folder: Path) -> None:
-        self._name_servers, self._folder = name_servers, folder.resolve()
-        self.log_path = folder / "spark.log"
+    def __init__(self, name_servers: str, data: Path) -> None:
+        """Prepare the process. `data` is the data directory of the demo."""
+        self._name_servers, self._folder = name_servers, (data / "demo").resolve()
+        self._pipelines = (data / PIPELINES_FOLDER).resolve()
+        self.log_path = data / "demo" / "spark.log"
         self.status = SparkStatus(state="starting")
         self._process: asyncio.subprocess.Process
         self._status_reader: asyncio.Task[None]
 
     async def __aenter__(self) -> SparkProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._pipelines.mkdir(parents=True, exist_ok=True)
+        file = self._pipelines / "demo.toml"
+        file.write_text(pipeline_text(self._name_servers, str(self._folder / "checkpoint")), encoding="utf-8")
         program = (sys.executable, "-m", "sparrow.cli.demo.revenue_pipeline")
         with (self._folder / "spark.log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(*program, self._name_servers, str(self._folder / "checkpoint")),
+                *(*program, str(file), str(self._pipelines / "status")),
                 stdin=asyncio.subprocess.PIPE,  # closes when this process ends, even by a crash
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from sparrow.cli.pipeline import (
+from sparrow.cli.pipeline import declared_pipelines, environment, run
+from sparrow.cli.pipeline.jobs import (
     archive,
     audit,
     compact,
     dead_letters,
     dedupe,
-    environment,
     forward,
     outbox,
     replay,
     restore,
-    run,
     stats,
 )
 
@@ -25,9 +24,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.command("list", epilog=declared_pipelines.EXAMPLES)(declared_pipelines.list_pipelines)
 app.command("run", epilog=run.RUN_EXAMPLES)(run.run)
 app.command("validate")(run.validate)
 app.command("explain")(run.explain)
+app.command("env", epilog=environment.ENV_EXAMPLES)(environment.env)
 app.command("package", epilog=environment.PACKAGE_EXAMPLES)(environment.package)
 app.command("warm-up")(environment.warm_up)
 app.command("warm", hidden=True, deprecated=True)(environment.warm_up)

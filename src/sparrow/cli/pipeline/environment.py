@@ -1,7 +1,9 @@
-"""`sparrow pipeline package` and `warm-up`: package the Python environment, and build the class archive."""
+"""`sparrow pipeline env`, `package` and `warm-up`: Java and Python for Spark, on this machine and on executors."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,23 @@ PACKAGE_EXAMPLES = """
 
 Then: spark-submit --archives env.tar.gz#environment, with PYSPARK_PYTHON=./environment/bin/python
 """
+
+
+ENV_EXAMPLES = """
+[bold]eval "$(sparrow pipeline env)"[/bold]
+
+Then: spark-pipelines run, spark-submit, pyspark
+"""
+
+
+def env() -> None:
+    """Print the environment variables with which Spark's own commands find Java and this Python."""
+    from sparrow.spark.runtime.java import cache_directory, find_java
+    from sparrow.spark.runtime.session import spark_environment
+
+    with spark_environment(find_java(), cache_directory(os.environ)):
+        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            typer.echo(f"export {name}={shlex.quote(os.environ[name])}")
 
 
 def package(
@@ -31,7 +50,10 @@ def package(
 
 
 def warm_up() -> None:
-    """Build the class archive, with which Spark starts in about half the time."""
+    """Build the class archive, with which Spark starts in about half the time.
+
+    Example: [bold]sparrow pipeline warm-up[/bold]
+    """
     from sparrow.spark.runtime.class_archive import build_class_archive
 
     with Console(stderr=True).status("running Spark once to collect its classes"):

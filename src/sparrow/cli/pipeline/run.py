@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sparrow.cli.output import JsonOption, print_json
 from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.child_process import stop_with_input
 from sparrow.cli.pipeline.parameters.common import SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.spark.pipelines import Pipeline, load
@@ -21,24 +25,77 @@ RUN_EXAMPLES = """
 [bold]sparrow pipeline run orders.toml[/bold]  (reads what exists and ends, if its trigger is available-now)
 
 [bold]sparrow pipeline run orders.toml --master spark://10.0.0.7:7077 --conf spark.executor.memory=4g[/bold]
+
+[bold]sparrow pipeline run pipelines/orders.toml --status-folder pipelines/status[/bold]  (the console shows it)
 """
 
 PipelineFile = Annotated[Path, typer.Argument(help="Pipeline file: .toml, or .py that defines `pipeline`.")]
 
 
-@with_parameter_groups
-def run(file: PipelineFile, spark: SparkParameters) -> None:
-    """Run a pipeline, locally or on a cluster."""
-    from sparrow.spark.pipelines.runner import run_pipeline
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(help="Serve /metrics of the queries, /livez and /readyz over HTTP on this port; 0: any.", min=0),
+]
+MetricsHost = Annotated[str, typer.Option(help="Address on which --metrics-port listens.")]
 
+
+class PipelineOutcome(msgspec.Struct, frozen=True):
+    """The result of a run."""
+
+    pipeline: str
+    rows: int
+    """Rows read by all streams; 0 without streams."""
+    sinks: int
+    """Sinks written."""
+
+
+@with_parameter_groups
+def run(
+    file: PipelineFile,
+    spark: SparkParameters,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    status_folder: Annotated[
+        Path | None,
+        typer.Option(help="Report state, batches and offsets to files of this folder; the console reads them."),
+    ] = None,
+    as_json: JsonOption = False,
+    stop_on_stdin_eof: Annotated[
+        bool, typer.Option("--stop-on-stdin-eof", help="Stop when standard input ends.", hidden=True)
+    ] = False,
+) -> None:
+    """Run a pipeline, locally or on a cluster."""
+    from sparrow.client.blocking import HealthServer
+    from sparrow.spark.pipelines.reporter import StatusReporter
+    from sparrow.spark.pipelines.runner import run_pipeline
+    from sparrow.spark.pipelines.status import StatusFolder
+    from sparrow.spark.runtime.query_metrics import QueryMetrics
+
+    if stop_on_stdin_eof:
+        stop_with_input()
     pipeline = load(file)
-    with show_progress(pipeline.name) as on_progress:
-        done = run_pipeline(_open_session(pipeline, spark), pipeline, on_progress=on_progress)
-    typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written.")
+    with ExitStack() as stack:
+        on_progress = stack.enter_context(show_progress(pipeline.name))
+        reporter = None
+        if status_folder is not None:
+            reporter = stack.enter_context(StatusReporter(StatusFolder(status_folder), pipeline))
+        session = _open_session(pipeline, spark)
+        if metrics_port is not None:
+            server = HealthServer(host=metrics_host, port=metrics_port, metrics=[QueryMetrics(session)])
+            stack.enter_context(server)
+            typer.echo(f"metrics http://{server.address}/metrics", err=as_json)
+        done = run_pipeline(session, pipeline, on_progress=on_progress, reporter=reporter)
+    if as_json:
+        print_json(PipelineOutcome(pipeline.name, done.rows, done.sinks))
+    else:
+        typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written.")
 
 
 def validate(file: PipelineFile) -> None:
-    """Check a pipeline's file, SQL and columns. Nothing is read or written, and no broker needs to run."""
+    """Check a pipeline's file, SQL and columns. Nothing is read or written, and no broker needs to run.
+
+    Example: [bold]sparrow pipeline validate revenue.toml[/bold]
+    """
     from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)
@@ -50,7 +107,10 @@ def validate(file: PipelineFile) -> None:
 
 
 def explain(file: PipelineFile) -> None:
-    """Show the parts of a pipeline, and Spark's plan for each sink."""
+    """Show the parts of a pipeline, and Spark's plan for each sink.
+
+    Example: [bold]sparrow pipeline explain revenue.toml[/bold]
+    """
     from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)

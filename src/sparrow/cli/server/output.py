@@ -10,8 +10,8 @@ from pathlib import Path
 
 import typer
 
+from sparrow.databases.url import parse_database_url
 from sparrow.model.errors import SettingsError, SparrowError
-from sparrow.store.sql.drivers.url import parse_database_url
 
 
 def print_name_server(address: str) -> None:

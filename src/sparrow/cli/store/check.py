@@ -6,24 +6,35 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from sparrow import clock
+from sparrow.cli.exit_codes import ExitCode
+from sparrow.cli.output import JsonOption, print_json, print_table
 from sparrow.cli.store.location import find_database, find_log_directory
+from sparrow.databases.url import is_database_url
 from sparrow.store.log import LogStore
 from sparrow.store.sql.drivers.database import StoreDatabase, open_database
-from sparrow.store.sql.drivers.url import is_database_url
 from sparrow.store.sql.maintenance.check import check_store, skip_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding
 
 Url = Annotated[str, typer.Argument(help="URL of a database: mysql://…, postgresql://… or sqlite:///path.")]
 
 
+class StoreFinding(msgspec.Struct, frozen=True):
+    """Something that is wrong in a store."""
+
+    where: str
+    """A table, a topic, or the log."""
+    what: str
+
+
 def check(
     store: Annotated[str, typer.Argument(help="URL of a database, or directory of a stopped broker.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Check a whole store for inconsistencies. Exit with 1 if there are any.
 
@@ -37,15 +48,14 @@ def check(
     else:
         findings = _check_log(find_log_directory(Path(store)))
         subject = "the log, which is checked whenever it is opened,"
-    console = Console()
-    if not findings:
-        console.print(f"{subject} is consistent")
-        return
-    table = Table("where", "what")
-    for finding in findings:
-        table.add_row(*finding)
-    console.print(table)
-    raise typer.Exit(1)
+    if as_json:
+        print_json([StoreFinding(*finding) for finding in findings])
+    elif findings:
+        print_table(("where", "what"), findings)
+    else:
+        typer.echo(f"{subject} is consistent")
+    if findings:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 async def _check_database(url: str) -> list[CheckFinding]:

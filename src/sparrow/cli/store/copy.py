@@ -1,19 +1,21 @@
-"""`sparrow store copy`: copy topics from one store to another."""
+"""`sparrow store copy`: copy topics, groups, offsets and tokens from one store to another."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sparrow.cli.settings import load_settings
 from sparrow.cli.store.location import open_store, store_identity
+from sparrow.databases.url import is_database_url
 from sparrow.model.topic import validate_topic_name
 from sparrow.store.copy import copier
-from sparrow.store.sql.drivers.url import is_database_url
-from sparrow.store.sql.schema.table_names import table_suffix
+from sparrow.store.sql.schema.table_names import validate_new_topic
 
 EXAMPLES = """
 Examples:
@@ -57,6 +59,11 @@ def _parse_rename(pair: str) -> tuple[str, str]:
 
 async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.CopyReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    check_name = (
+        partial(validate_new_topic, allowed=load_settings().sql.topic_names)
+        if is_database_url(target)
+        else validate_topic_name
+    )
     async with open_store(source) as read, open_store(target, is_new=True) as written:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("copying", total=None)
@@ -66,7 +73,7 @@ async def _copy(source: str, target: str, topics: list[str], renames: dict[str, 
                 source_name=store_identity(source),
                 chosen=topics,
                 renames=renames,
-                check_name=table_suffix if is_database_url(target) else validate_topic_name,
+                check_name=check_name,
                 progress=lambda done, total, topic: bar.update(
                     work, completed=done, total=total, description=topic or "copied"
                 ),

@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 
 from sparrow.cli.settings import load_settings
+from sparrow.databases.url import DatabaseUrl, is_database_url, parse_database_url
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
-from sparrow.store.sql.drivers.url import DatabaseUrl, is_database_url, parse_database_url
 
 _LARGEST_BYTES = (1 << 24) - 1
 """The largest body of any store, so that a copy accepts every message."""

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from sparrow import clock
-from sparrow.client import retry, trace_records
+from sparrow.client import trace_records
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.consume import retry
 from sparrow.client.trace_records import (
     ConsumeEndTrace,
     ConsumeReturnType,
@@ -160,7 +161,7 @@ class Tracer:
         async def traced(given: Any) -> object:
             messages = [
                 message
-                for message in (given if isinstance(given, list) else (given,))
+                for message in ((given,) if isinstance(given, StoredMessage) else given)
                 if message.properties.get(PROPERTY_TRACE_SWITCH) != "false"
             ]
             request_id = uuid4().hex.upper()

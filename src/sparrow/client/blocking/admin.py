@@ -17,6 +17,7 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import PERM_READ, PERM_WRITE
 from sparrow.model.queue import QueueBounds, QueueRef
+from sparrow.model.tls import Tls
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
 from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
@@ -35,8 +36,10 @@ class Admin(BlockingClient[aio.Admin]):
     ```
     """
 
-    def __init__(self, name_servers: str | None = None, *, credentials: Credentials | None = None) -> None:
-        super().__init__(aio.Admin(name_servers, credentials=credentials), what="the admin client")
+    def __init__(
+        self, name_servers: str | None = None, *, credentials: Credentials | None = None, tls: Tls | None = None
+    ) -> None:
+        super().__init__(aio.Admin(name_servers, credentials=credentials, tls=tls), what="the admin client")
 
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
@@ -154,6 +157,14 @@ class Admin(BlockingClient[aio.Admin]):
         """
         return self._run(self._client.dead_letters(group, newest=newest))
 
+    def given_up_transactions(self, *, newest: int | None = None) -> list[StoredMessage]:
+        """Return the messages of transactions that no producer ended, the oldest first on each broker.
+
+        `topic` is the topic they were meant for; the property `PGROUP` is their producer group, and
+        `TRANSACTION_CHECK_TIMES` how often the broker checked back. `newest`: at most this many of each broker.
+        """
+        return self._run(self._client.given_up_transactions(newest=newest))
+
     def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""
         return self._run(self._client.dead_letter_table(group, columns=columns))
@@ -218,13 +229,33 @@ class Admin(BlockingClient[aio.Admin]):
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def issue_token(self, name: str, kind: TokenKind) -> Credentials:
-        """Issue a token for a producer (`p`) or a consumer (`c`), and return what it signs its requests with.
+    def issue_token(
+        self,
+        name: str,
+        kind: TokenKind,
+        *,
+        topics: Iterable[str] | None = None,
+        groups: Iterable[str] | None = None,
+        secret_key: str | None = None,
+    ) -> Credentials:
+        """Issue a token that may produce (`p`), consume (`c`), both (`pc`) or administer (`a`), and return its keys.
 
-        Every broker gets the same token. A name that was issued before returns the same credentials; it is refused if
-        it has another kind, or was revoked.
+        It is limited to `topics` and `groups`: names, prefixes (`orders-*`), or `*`; None means all. Every broker gets
+        the same token. A name that exists is refused, unless `secret_key` is its secret: brokers that do not have the
+        token get it then.
         """
-        return self._run(self._client.issue_token(name, kind))
+        return self._run(self._client.issue_token(name, kind, topics=topics, groups=groups, secret_key=secret_key))
+
+    def change_token(
+        self,
+        name: str,
+        kind: TokenKind,
+        *,
+        topics: Iterable[str] | None = None,
+        groups: Iterable[str] | None = None,
+    ) -> None:
+        """Replace the kind of a token and its patterns of topics and groups, from the next request on."""
+        self._run(self._client.change_token(name, kind, topics=topics, groups=groups))
 
     def tokens(self) -> list[TokenDescription]:
         """Return every token by name, revoked ones included, without secrets."""

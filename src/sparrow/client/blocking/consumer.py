@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Unpack
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from sparrow.client import aio
 from sparrow.client.aio.admin.resend import ResendResult
 from sparrow.client.aio.consume.consumer import fetch_items
+from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.consume.pull import PullResult
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
+from sparrow.client.consume.pulled_batch import PulledBatch
 from sparrow.client.handler_checks import refuse_awaitable, require_plain_function
 from sparrow.client.option_checks import validate_value
 from sparrow.client.options import AtLeastOne, ConsumerOptions, NotNegative, StartPosition
-from sparrow.model.errors import Closed
+from sparrow.extras import require
+from sparrow.model.errors import Closed, Refused
 from sparrow.model.health import Health
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.queue import QueueRef
+from sparrow.wire.undecodable import OnUndecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +60,10 @@ class Consumer(BlockingClient[aio.Consumer]):
         client = aio.Consumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")
         self.group, self.mode = client.group, client.mode
-        self._buffer = FetchBuffer()
+        is_once = options.get("at_most_once", False)
+        self._buffer = FetchBuffer(are_committed=is_once)
+        # At most once, what is fetched is committed: messages that iteration has not returned would be lost at the end.
+        self._fetch_count_max = 1 if is_once else FETCH_COUNT_MAX
         self._fetching: asyncio.Task[Any] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -99,15 +107,40 @@ class Consumer(BlockingClient[aio.Consumer]):
         consumer.start(lambda message: print(message.body), workers=4)
         ```
         """
+        self._start(
+            handler, workers, lambda handled: self._client.start(handled, workers=workers, batch=batch, orderly=orderly)
+        )
+
+    def start_batches(
+        self, handler: Callable[[PulledBatch], object], *, workers: int = 4, orderly: bool = False
+    ) -> None:
+        """Start to pass what each pull returns to a function in threads, as a `PulledBatch`, and return at once.
+
+        When the handler raises, every message of the batch is delivered again later. The rest is as in `start`.
+
+        ```python
+        consumer.start_batches(lambda batch: print(len(batch), batch.bodies[0]))
+        ```
+        """
+        self._start(
+            handler, workers, lambda handled: self._client.start_batches(handled, workers=workers, orderly=orderly)
+        )
+
+    def _start(
+        self,
+        handler: BlockingMessageHandler,
+        workers: int,
+        start: Callable[[MessageHandler], Coroutine[Any, Any, None]],
+    ) -> None:
         require_plain_function(handler, "the handler")
         validate_value("workers", workers, AtLeastOne, "start")
         pool = ThreadPoolExecutor(workers, thread_name_prefix=f"consume {self.group}")
 
         async def handled(given: Any) -> None:
-            await asyncio.get_running_loop().run_in_executor(pool, _handle, handler, given)
+            await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, _handle, handler, given)
 
         try:
-            self._run(self._client.start(handled, workers=workers, batch=batch, orderly=orderly))
+            self._run(start(handled))
         except BaseException:
             pool.shutdown(wait=False)
             raise
@@ -129,6 +162,26 @@ class Consumer(BlockingClient[aio.Consumer]):
         self._settle_if_due()
         return taken
 
+    def poll_batch(self, *, timeout_ms: int = 1_000) -> PulledBatch | None:
+        """Return the messages of one pull, or None when the time is up. Those of earlier polls count as consumed.
+
+        ```python
+        while batch := consumer.poll_batch():
+            save(batch.keys, batch.bodies)
+        ```
+        """
+        require("numpy", "pyarrow", extra="tables", for_="Consumer.poll_batch")
+        taken = self._buffer.take(1)
+        if not taken:
+            validate_value("timeout_ms", timeout_ms, NotNegative, "poll_batch")
+            self._run(self._fetch(1, timeout_ms / 1000, takes_batches=True))
+            taken = self._buffer.take(1)
+        self._settle_if_due()
+        batch: object = taken[0] if taken else None
+        if isinstance(batch, StoredMessage):
+            raise Refused("this consumer takes messages, and has begun with them: use another for batches")
+        return cast(PulledBatch | None, batch)
+
     def __iter__(self) -> Consumer:
         return self
 
@@ -137,7 +190,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         taken = self._buffer.take(1)
         while not taken:
             try:
-                self._run(self._fetch(FETCH_COUNT_MAX, None, in_lanes_max=LANES_FETCH_COUNT_MAX))
+                self._run(self._fetch(self._fetch_count_max, None, in_lanes_max=LANES_FETCH_COUNT_MAX))
             except Closed:
                 if self._is_closed:
                     raise StopIteration from None
@@ -230,9 +283,18 @@ class Consumer(BlockingClient[aio.Consumer]):
         *,
         expression: str = SUBSCRIBE_ALL,
         columns: Iterable[str] | None = None,
+        on_undecodable: OnUndecodable = "null",
     ) -> pa.Table:
-        """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms."""
-        return self._run(self._client.read_table(topic, start, end, expression=expression, columns=columns))
+        """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms.
+
+        A body that does not decompress is null, and the column `decode_error` says why; `on_undecodable` can also be
+        `skip` (leave out the row) or `raise`.
+        """
+        return self._run(
+            self._client.read_table(
+                topic, start, end, expression=expression, columns=columns, on_undecodable=on_undecodable
+            )
+        )
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
@@ -240,11 +302,21 @@ class Consumer(BlockingClient[aio.Consumer]):
         if self._buffer.is_due and self._loop is not None:
             self._loop.call_soon(self._buffer.settle)
 
-    async def _fetch(self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None) -> None:
+    async def _fetch(
+        self,
+        count_max: int,
+        timeout_s: float | None,
+        *,
+        in_lanes_max: int | None = None,
+        takes_batches: bool = False,
+    ) -> None:
         """Fetch into the buffer, not to the caller: its wait may have ended, and the messages must not be lost."""
         self._buffer.settle()
         self._fetching = asyncio.current_task()
-        self._buffer.add(await fetch_items(self._client, count_max, timeout_s, in_lanes_max=in_lanes_max))
+        items = await fetch_items(
+            self._client, count_max, timeout_s, in_lanes_max=in_lanes_max, takes_batches=takes_batches
+        )
+        self._buffer.add(items)
 
     async def _commit(self) -> None:
         self._buffer.settle()

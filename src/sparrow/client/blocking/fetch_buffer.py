@@ -2,7 +2,8 @@
 
 1. A taken message counts as consumed when more are taken.
 2. Consumed messages are reported to the loop thread at the next fetch, or after a second if messages are slow.
-3. Messages of a queue that was released or restarted are not returned any more.
+3. Messages of a queue that was released or restarted are not returned any more; if they were committed before they were
+   fetched (at most once), they are, because no other member gets them.
 
 One thread takes messages at a time. `add` and `settle` run on the loop thread; deques make that safe.
 """
@@ -22,7 +23,8 @@ SETTLE_INTERVAL_S = 1.0
 class FetchBuffer:
     """Fetched messages of a blocking consumer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_committed: bool = False) -> None:
+        self._are_committed = are_committed
         self._line: deque[FetchedMessage] = deque()
         self._taken: list[FetchedMessage] = []
         self._consumed: deque[FetchedMessage] = deque()
@@ -36,7 +38,7 @@ class FetchBuffer:
         line, taken = self._line, self._taken
         while line and len(taken) < count_max:
             item = line.popleft()
-            if not item[0].is_dropped:
+            if self._are_committed or not item[0].is_dropped:
                 taken.append(item)
         return [message for _, message in taken]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from sparrow.client.aio import health_server
-from sparrow.client.aio.health_server import DEFAULT_PORT, HasHealth
+from sparrow.client.aio.health_server import DEFAULT_PORT
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.model.health import Health
+from sparrow.telemetry.metric import MetricSource
+from sparrow.telemetry.server import HasHealth
 
 
 class _ThreadedHealthServer(health_server.HealthServer):
@@ -17,7 +20,7 @@ class _ThreadedHealthServer(health_server.HealthServer):
 
 
 class HealthServer(BlockingClient[_ThreadedHealthServer]):
-    """An HTTP server for probes of Kubernetes, Docker and the like: `GET /live` and `GET /ready`.
+    """An HTTP server for probes of Kubernetes, Docker and the like, and for Prometheus.
 
     ```python
     with Consumer(group="billing") as consumer, HealthServer(consumer, port=8080):
@@ -25,9 +28,19 @@ class HealthServer(BlockingClient[_ThreadedHealthServer]):
     ```
     """
 
-    def __init__(self, *watched: HasHealth, host: str = "0.0.0.0", port: int = DEFAULT_PORT) -> None:
-        """Create a server for consumers, producers or buses; port 0 is any free one."""
-        super().__init__(_ThreadedHealthServer(*watched, host=host, port=port), what="the health server")
+    def __init__(
+        self,
+        *watched: HasHealth,
+        host: str = "0.0.0.0",
+        port: int = DEFAULT_PORT,
+        metrics: Sequence[MetricSource] = (),
+    ) -> None:
+        """Create a server for consumers, producers or buses; port 0 is any free one.
+
+        `metrics` are further sources for `/metrics`, such as `sparrow.spark.QueryMetrics`.
+        """
+        server = _ThreadedHealthServer(*watched, host=host, port=port, metrics=metrics)
+        super().__init__(server, what="the health server")
 
     @property
     def port(self) -> int:

@@ -4,51 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from sparrow.client import aio
 from sparrow.client.aio.produce.transactions import validate_transaction_state
 from sparrow.client.blocking import exit_flush
 from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.blocking.handover import Handover
 from sparrow.client.blocking.loop_thread import LoopThread
-from sparrow.client.delayed_delivery import with_delivery_time
 from sparrow.client.handler_checks import refuse_awaitable, require_plain_function
+from sparrow.client.message_spans import with_current_context
 from sparrow.client.options import (
     DEFAULT_PRODUCER_GROUP,
     ProducerOptions,
     TransactionChecker,
 )
-from sparrow.client.queue_selection import QueueSelector
-from sparrow.model.errors import Busy, Closed, SparrowError
+from sparrow.client.produce.delayed_delivery import with_delivery_time
+from sparrow.client.produce.queue_selection import QueueSelector
+from sparrow.model.errors import SparrowError
 from sparrow.model.health import Health
-from sparrow.model.message import AnyMessage, StoredMessage, body_length
+from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.queue import QueueRef
-from sparrow.model.send_result import SendResult
+from sparrow.model.send_result import BulkSendResult, SendResult
 from sparrow.model.transaction import TransactionState
 
 log = logging.getLogger(__name__)
-
-HANDOVER_BYTES_MAX = 8 * 1024 * 1024
-"""Messages that may wait for the loop thread; a faster sender blocks."""
-_COST_BYTES = 512
-HANDOVER_COUNT_MAX = 256
-"""Messages handed over before the event loop serves its sockets again, because senders may never pause."""
-
-
-class _HandedOver(NamedTuple):
-    """A message on its way to the loop thread, and the future of its result."""
-
-    message: AnyMessage
-    queue: QueueRef | None
-    selector: QueueSelector | None
-    timeout_ms: int | None
-    future: Future[SendResult]
 
 
 class Producer(BlockingClient[aio.Producer]):
@@ -76,16 +60,7 @@ class Producer(BlockingClient[aio.Producer]):
         super().__init__(client, what="the producer")
         client.reports_unsent = False  # `exit_flush` does
         self.group = client.group
-        self._waiting: deque[_HandedOver] = deque()
-        self._waiting_bytes = 0
-        self._space_freed = threading.Condition(threading.Lock())
-        self._is_handing_over = False
-        self._handover: asyncio.Task[None] | None = None
-        self._unsettled = 0
-        """Messages that are handed over and neither stored nor failed."""
-        self._failed = 0
-        """Messages of `send_soon` that have failed since the last `flush`."""
-        self._failure: BaseException | None = None
+        self._handover = Handover(client)
 
     def send(
         self,
@@ -132,20 +107,8 @@ class Producer(BlockingClient[aio.Producer]):
             message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
-        cost = body_length(message) + _COST_BYTES
-        loop = self._opened()
-        future: Future[SendResult] = Future()
-        with self._space_freed:
-            # A callback of a future runs on the loop thread, which must not wait for itself.
-            while self._waiting_bytes > HANDOVER_BYTES_MAX and not loop.is_current:
-                self._space_freed.wait()
-            self._waiting.append(_HandedOver(message, queue, selector, timeout_ms, future))
-            self._waiting_bytes += cost
-            if self._is_handing_over:
-                return future
-            self._is_handing_over = True
-        loop.call_soon(self._start_handover)
-        return future
+        message = with_current_context(message)  # the loop thread sends it in another context
+        return self._handover.add(self._loop or self._opened(), message, queue, selector, timeout_ms)
 
     def send_batch(
         self, messages: Sequence[AnyMessage], *, queue: QueueRef | None = None, timeout_ms: int | None = None
@@ -181,6 +144,44 @@ class Producer(BlockingClient[aio.Producer]):
                 keys=keys,
                 tags=tags,
                 properties=properties,
+                queue=queue,
+                in_flight=in_flight,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | str],
+        *,
+        keys: Iterable[str | None] | None = None,
+        tags: Iterable[str | None] | str | None = None,
+        properties: Iterable[Mapping[str, str] | None] | Mapping[str, str] | None = None,
+        sharding_keys: Iterable[str | None] | None = None,
+        queue: QueueRef | None = None,
+        in_flight: int = 4,
+        timeout_ms: int | None = None,
+    ) -> BulkSendResult:
+        """Send a list of bodies, each as a message, in large batches; return where they are stored.
+
+        The other lists have one item for each body; a single tag or mapping of properties is that of every message.
+        Batches go to the queues in turn, `in_flight` at a time, so messages keep their order only within a batch. With
+        a `queue` they keep it throughout, and with `sharding_keys` those of one key do. Messages get no unique id.
+        Raises `PartialSend` when a batch fails.
+
+        ```python
+        print(producer.send_many("orders", [b"a book", b"a pen"], keys=["order-7", "order-8"]).count)
+        ```
+        """
+        return self._run(
+            self._client.send_many(
+                topic,
+                bodies,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                sharding_keys=sharding_keys,
                 queue=queue,
                 in_flight=in_flight,
                 timeout_ms=timeout_ms,
@@ -269,13 +270,13 @@ class Producer(BlockingClient[aio.Producer]):
 
     def flush(self) -> None:
         """Wait until every message sent so far is stored or has failed; the futures hold the results."""
-        self._run(self._flush())
-        self._failed = 0
+        self._run(self._handover.flush())
+        self._handover.failed = 0
 
     def close(self) -> None:
         """Send what is unsent, unregister from the brokers, and close the connections."""
         exit_flush.remove(self._flush_at_exit)
-        self._close(self._flush_and_close())
+        self._close(self._handover.flush_and_close())
 
     def _flush_at_exit(self, timeout_s: float) -> tuple[int, str]:
         """Send what is unsent because the program ends; return how many messages are not stored, and why."""
@@ -284,12 +285,12 @@ class Producer(BlockingClient[aio.Producer]):
             return 0, ""
         why = ""
         try:
-            loop.run(self._flush(), timeout_s)
+            loop.run(self._handover.flush(), timeout_s)
         except TimeoutError:
             why = f"no broker acknowledged them within {self._client.timeout_ms} ms"
         except SparrowError as error:
             why = str(error)
-        return len(self._waiting) + self._unsettled + self._failed, why or str(self._failure)
+        return self._handover.unstored_count, why or str(self._handover.failure)
 
     def _opened(self) -> LoopThread:
         if self._loop is not None:
@@ -297,70 +298,6 @@ class Producer(BlockingClient[aio.Producer]):
         opened = super()._opened()
         exit_flush.add(self._flush_at_exit, self._client.timeout_ms)
         return opened
-
-    # -- on the loop --------------------------------------------------------------------------------------------------
-
-    async def _flush(self) -> None:
-        if self._handover is not None:
-            await self._handover
-        await self._client.flush()
-
-    async def _flush_and_close(self) -> None:
-        await self._flush()
-        await self._client.close()
-
-    def _start_handover(self) -> None:
-        self._handover = asyncio.get_running_loop().create_task(self._hand_over_all())
-
-    async def _hand_over_all(self) -> None:
-        """Pass the messages on to the asyncio producer, in order, until none is left. One task serves them all."""
-        while True:
-            with self._space_freed:
-                if not self._waiting:
-                    self._is_handing_over = False
-                    return
-                taken, self._waiting = self._waiting, deque()
-                self._unsettled += len(taken)
-                self._waiting_bytes = 0
-                self._space_freed.notify_all()
-            for number, sent in enumerate(taken, start=1):
-                if sent.future.set_running_or_notify_cancel():
-                    await self._hand_over(sent)
-                else:
-                    self._unsettled -= 1
-                if number % HANDOVER_COUNT_MAX == 0:
-                    await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    async def _hand_over(self, sent: _HandedOver) -> None:
-        message, queue, selector, timeout_ms, future = sent
-        try:
-            sending = self._client.send_soon(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
-        except Busy:
-            # `send` waits for memory; the messages after this one wait with it.
-            sending = asyncio.ensure_future(
-                self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
-            )
-            await asyncio.wait([sending])
-        except Exception as error:
-            self._fail(future, error)
-            return
-        sending.add_done_callback(lambda done: self._settle(future, done))
-
-    def _settle(self, future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:
-        if done.cancelled():
-            self._fail(future, Closed("the producer"))
-        elif (error := done.exception()) is not None:
-            self._fail(future, error)
-        else:
-            self._unsettled -= 1
-            future.set_result(done.result())
-
-    def _fail(self, future: Future[SendResult], error: BaseException) -> None:
-        self._unsettled -= 1
-        self._failed += 1
-        self._failure = error
-        future.set_exception(error)
 
 
 def run_in_thread(checker: TransactionChecker) -> TransactionChecker:

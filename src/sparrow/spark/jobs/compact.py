@@ -129,10 +129,10 @@ def latest_by_key(messages: DataFrame) -> DataFrame:
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
-    """Remove rows with an empty body."""
+    """Remove rows with an empty body. A body that could not be decoded is null, which is not empty."""
     from pyspark.sql import functions as F
 
-    return rows.where(F.length("body") > 0)
+    return rows.where(F.isnull("body") | (F.length("body") > 0))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.retry import DELIVERY_STATE_PROPERTIES
+from sparrow.client.consume.retry import DELIVERY_STATE_PROPERTIES
 from sparrow.model.errors import Refused
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
@@ -85,6 +85,8 @@ class DeadLetterCount(msgspec.Struct, frozen=True):
     cause: str | None
     hour: datetime
     count: int
+    attempts: int | None
+    """The most attempts that were made with one of them; None if no letter says."""
     first: datetime
     last: datetime
     samples: list[str]
@@ -145,6 +147,7 @@ def redrive(
             (*_REPORT_COLUMNS, *REDRIVEN_COLUMNS, *columns_in_sql(arguments.where)),
             startingOffsets="earliest",
             maxRecordsPerPartition="0",  # keeps the order of the letters of a group
+            onUndecodable="raise",  # a copy needs the body
             **_source_options(arguments),
         )
         query = write_stream(
@@ -182,7 +185,7 @@ def select_letters(dead: DataFrame, where: str | None = None, causes: Sequence[s
 
 
 def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) -> DataFrame:
-    """Add the columns `group`, `origin` (the original topic), `cause`, `consumer`, `attempt` and `hour`."""
+    """Add the columns `group`, `origin` (the original topic), `cause`, `consumer`, `attempts` and `hour`."""
     from pyspark.sql import functions as f
 
     properties = f.col("properties")
@@ -195,7 +198,7 @@ def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) 
         .withColumn("origin", f.when(~origin.startswith(RETRY_TOPIC_PREFIX), origin))
         .withColumn("cause", f.substring_index(cause.cast("string"), "\n", 1).substr(1, _CAUSE_CHARS))
         .withColumn("consumer", properties[PROPERTY_DLQ_CONSUMER])
-        .withColumn("attempt", properties[PROPERTY_DLQ_ATTEMPT].cast("int"))
+        .withColumn("attempts", properties[PROPERTY_DLQ_ATTEMPT].cast("int"))
         .withColumn("hour", f.date_trunc("hour", "store_timestamp"))
     )
 
@@ -213,6 +216,7 @@ def count_letters(letters: DataFrame) -> DataFrame:
         .groupBy(*_REPORT_KEYS)
         .agg(
             f.count("*").alias("count"),
+            f.max("attempts").alias("attempts"),
             f.min("store_timestamp").alias("first"),
             f.max("store_timestamp").alias("last"),
             f.collect_list(sample).alias("samples"),

@@ -62,8 +62,12 @@ class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float | None = None
     batch_rows_max: int = 1_000_000
     target_queues: int = 4
+    target_name_servers: str | None = None
+    """The name servers of the target topic; None: those of the source."""
     options: dict[str, str] = {}
     """Client options, `sparrow.*`."""
+    target_options: dict[str, str] = {}
+    """Client options that differ for the brokers of the target."""
 
 
 class DedupeResult(msgspec.Struct, frozen=True):
@@ -78,7 +82,7 @@ def run(
     spark: SparkSession, arguments: DedupeJob, *, on_progress: ProgressCallback = lambda done: None
 ) -> DedupeResult:
     """Deduplicate what exists now or, with `interval_s`, run until stopped."""
-    check_topics(arguments.sources, arguments.target)
+    check_topics(arguments)
     with translate_spark_errors(), _state_store(spark, arguments.large_state):
         read = read_stream(
             spark,
@@ -90,6 +94,7 @@ def run(
             groupId=arguments.group,
             tags=arguments.tags,
             decompress=str("body" in columns_in_sql(arguments.by)).lower(),
+            onUndecodable="raise",  # a copy needs the body
             **arguments.options,
         )
         once = dedupe_stream(read, by=arguments.by, within_ms=arguments.within_ms)

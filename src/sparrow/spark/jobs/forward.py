@@ -1,9 +1,10 @@
-"""Forward job: copy a backlog to another topic, usually one with more queues, exactly once and in order per key.
+"""Forward job: copy a backlog to another topic, usually one with more queues or on other brokers, exactly once.
 
 1. One task reads a source queue from start to end, and the key of a message alone selects its target queue. So messages
    with the same key keep their order, if their producers sent them to one queue.
 2. Body, id, properties, flags and time of birth of a message are copied. Offset and store time are new.
-3. Progress is in the checkpoint. It is also committed to a group, so that the lag is visible.
+3. Progress is in the checkpoint. It is also committed to a group of the source's cluster, so that the lag is visible.
+4. The target may be in another cluster. Its brokers keep the ledger, so that each batch is written once.
 """
 
 from __future__ import annotations
@@ -50,8 +51,12 @@ class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
     batch_rows_max: int = 1_000_000
     target_queues: int = 16
     """Queues on each broker, if the target topic is created."""
+    target_name_servers: str | None = None
+    """The name servers of the target topic; None: those of the source."""
     options: dict[str, str] = {}
     """Client options, `sparrow.*`."""
+    target_options: dict[str, str] = {}
+    """Client options that differ for the brokers of the target."""
 
 
 class ForwardResult(msgspec.Struct, frozen=True):
@@ -66,7 +71,7 @@ def run(
     spark: SparkSession, arguments: ForwardJob, *, on_progress: ProgressCallback = lambda done: None
 ) -> ForwardResult:
     """Forward what exists now or, with `interval_s`, run until stopped."""
-    check_topics(arguments.sources, arguments.target)
+    check_topics(arguments)
     with translate_spark_errors():
         read = read_stream(
             spark,
@@ -81,6 +86,7 @@ def run(
             groupId=arguments.group,
             tags=arguments.tags,
             decompress=str("body" in columns_in_sql(arguments.where, arguments.by)).lower(),
+            onUndecodable="raise",  # a copy needs the body
             **arguments.options,
         )
         query = write_stream(

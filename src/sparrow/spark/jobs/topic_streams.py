@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from sparrow.model.errors import Refused
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.copy.message_copy import COPIED_COLUMNS
+from sparrow.spark.jobs.target_cluster import is_same_cluster
+from sparrow.spark.options import parse_client_options
 from sparrow.spark.runtime.progress import JobProgress
+from sparrow.spark.runtime.session import activate
 from sparrow.spark.runtime.spark_errors import shorten_batch_errors
 from sparrow.spark.source.schema import COLUMN_TYPES
 from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
@@ -25,16 +28,6 @@ FORWARDED_COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id")
 
 INTERVAL_MIN_S = 1.0
 """Minimum interval of batches; a shorter one would only cause overhead."""
-
-
-def check_topics(sources: Sequence[str], target: str) -> None:
-    """Raise `Refused` if there is no source, or if the target is also a source."""
-    if not sources:
-        raise Refused("no source topic: name at least one topic to read")
-    if target in sources:
-        raise Refused(
-            f"topic {target!r} is both source and target, so the job would never end: use another target topic"
-        )
 
 
 def to_sink_rows(messages: DataFrame, *, by: str | None = None) -> DataFrame:
@@ -71,26 +64,55 @@ def topic_schema(columns: Sequence[str]) -> str:
 
 
 class TopicJob(Protocol):
-    """Arguments of a job that writes to a topic."""
+    """Arguments of a job that copies topics to a topic."""
 
     @property
     def name_servers(self) -> str: ...
+    @property
+    def sources(self) -> tuple[str, ...]: ...
     @property
     def target(self) -> str: ...
     @property
     def target_queues(self) -> int: ...
     @property
+    def target_name_servers(self) -> str | None: ...
+    @property
     def options(self) -> dict[str, str]: ...
+    @property
+    def target_options(self) -> dict[str, str]: ...
+
+
+def check_topics(arguments: TopicJob) -> None:
+    """Raise `Refused` if there is no source, or if the target is also a source."""
+    if not arguments.sources:
+        raise Refused("no source topic: name at least one topic to read")
+    if arguments.target in arguments.sources and is_same_cluster(
+        arguments.target,
+        parse_client_options(arguments.name_servers, arguments.options),
+        parse_client_options(_target_name_servers(arguments), _target_options(arguments)),
+    ):
+        raise Refused(
+            f"topic {arguments.target!r} is both source and target, so the job would never end: use another target "
+            "topic, or the name servers of another cluster"
+        )
 
 
 def topic_sink_options(arguments: TopicJob) -> dict[str, str]:
     """Return the options for the sink."""
     return {
-        "nameServers": arguments.name_servers,
+        "nameServers": _target_name_servers(arguments),
         "topic": arguments.target,
         "topicQueues": str(arguments.target_queues),
-        **arguments.options,
+        **_target_options(arguments),
     }
+
+
+def _target_name_servers(arguments: TopicJob) -> str:
+    return arguments.target_name_servers or arguments.name_servers
+
+
+def _target_options(arguments: TopicJob) -> dict[str, str]:
+    return arguments.options | arguments.target_options
 
 
 def write_stream(
@@ -108,6 +130,7 @@ def write_stream(
     """
     if interval_s is not None and interval_s < INTERVAL_MIN_S:
         raise Refused(f"the interval {interval_s} s is too short: use {INTERVAL_MIN_S} s or more")
+    activate(rows.sparkSession)
     writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     if interval_s is None:
         writer = writer.trigger(availableNow=True)

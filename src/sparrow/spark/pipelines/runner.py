@@ -11,6 +11,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import sinks as pipelines_sinks
 from sparrow.spark.pipelines.definition import Pipeline
 from sparrow.spark.pipelines.frames import build_frames
+from sparrow.spark.pipelines.reporter import StatusReporter
 from sparrow.spark.runtime.progress import POLL_INTERVAL_S, JobProgress, ProgressCallback, query_lag, watch_job
 from sparrow.spark.runtime.spark_errors import summarize_error, translate_spark_errors
 
@@ -27,9 +28,20 @@ class PipelineResult(msgspec.Struct, frozen=True):
     sinks: int
 
 
-def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: ProgressCallback) -> PipelineResult:
-    """Run until everything is read, or until stopped. Ctrl-C stops the queries between two commits."""
+def run_pipeline(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    on_progress: ProgressCallback,
+    reporter: StatusReporter | None = None,
+) -> PipelineResult:
+    """Run until everything is read, or until stopped. Ctrl-C stops the queries between two commits.
+
+    `reporter` writes the state of the queries to files, and may ask for the end.
+    """
     frames = build_frames(spark, pipeline)
+    if reporter is not None:
+        reporter.begin()
     bounded = [sink for sink in pipeline.sinks if not frames[sink.input].isStreaming]
     for sink in bounded:
         with watch_job(spark, on_progress, what=f"{pipeline.name}.{sink.name}"):
@@ -40,12 +52,14 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: Progre
             for sink in pipeline.sinks
             if frames[sink.input].isStreaming
         ]
-    rows = _follow_queries(queries, on_progress) if queries else 0
+    rows = _follow_queries(queries, on_progress, reporter) if queries else 0
     return PipelineResult(rows, len(pipeline.sinks))
 
 
-def _follow_queries(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
-    """Wait for several queries; stop all when one fails."""
+def _follow_queries(
+    queries: list[StreamingQuery], on_progress: ProgressCallback, reporter: StatusReporter | None
+) -> int:
+    """Wait for several queries; stop all when one fails, or when the reporter is asked to stop."""
     states: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
     try:
         with translate_spark_errors():
@@ -54,7 +68,10 @@ def _follow_queries(queries: list[StreamingQuery], on_progress: ProgressCallback
                 for query in queries:
                     if not query.isActive:
                         query.awaitTermination()  # raises the error of the query
-                    for progress in query.recentProgress:
+                    batches = query.recentProgress
+                    if reporter is not None:
+                        reporter.report(query, batches)
+                    for progress in batches:
                         at, rows, _ = states[query.id]
                         if progress.timestamp > at:
                             states[query.id] = (progress.timestamp, rows + progress.numInputRows, query_lag(progress))
@@ -62,6 +79,9 @@ def _follow_queries(queries: list[StreamingQuery], on_progress: ProgressCallback
                 on_progress(JobProgress(rows=sum(each[1] for each in states.values()), lag=sum(lags) if lags else None))
                 if is_over:
                     return sum(each[1] for each in states.values())
+                if reporter is not None and reporter.is_stop_requested():
+                    for query in queries:
+                        query.stop()
                 time.sleep(POLL_INTERVAL_S)
     except BaseException:
         for query in queries:

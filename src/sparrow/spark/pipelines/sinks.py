@@ -9,6 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.database_sink import TableWriter
 from sparrow.spark.pipelines.definition import Pipeline, Sink
 from sparrow.spark.pipelines.frames import option_strings
+from sparrow.spark.runtime.session import activate
 from sparrow.spark.runtime.spark_errors import shorten_batch_errors
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
 
 def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
     """Start a streaming query that writes to the sink."""
+    activate(frame.sparkSession)
     frame = _prepare(frame, sink)
     writer = frame.writeStream.queryName(f"{pipeline.name}.{sink.name}").outputMode(sink.mode)
     if pipeline.checkpoint is not None:

@@ -238,7 +238,7 @@ def _write_wrapper(java: Java, home: Path) -> Path:
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
-            os.chmod(draft, 0o755)
+            os.chmod(draft, 0o755)  # noqa: S103 - a program that other users may run
             os.replace(draft, path)
         except BaseException:
             Path(draft).unlink(missing_ok=True)

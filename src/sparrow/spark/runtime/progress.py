@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sparrow.spark.runtime.session import activate
 from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
@@ -82,13 +83,14 @@ def query_lag(progress: StreamingQueryProgress) -> int | None:
 
 def lag_between(end: str | None, latest: str | None) -> int | None:
     """Return the messages between two offsets as Spark reports them; None if they are not from our source."""
-    end_offsets, latest_offsets = _parse_offset(end), _parse_offset(latest)
+    end_offsets, latest_offsets = parse_offset(end), parse_offset(latest)
     if end_offsets is None or latest_offsets is None:
         return None
     return sum(max(0, at - end_offsets.get(queue, at)) for queue, at in latest_offsets.items())
 
 
-def _parse_offset(offset: str | None) -> Mapping[str, int] | None:
+def parse_offset(offset: str | None) -> Mapping[str, int] | None:
+    """Return the next offset of each queue, `topic/broker/queue id`; None if it is not from our source."""
     try:
         found: Any = msgspec.json.decode(offset or "null")
         if isinstance(found, str):  # Spark quotes offsets of Python sources
@@ -104,6 +106,7 @@ def _parse_offset(offset: str | None) -> Mapping[str, int] | None:
 @contextmanager
 def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
     """Report the tasks of the jobs started inside, and cancel them on an interrupt."""
+    activate(spark)
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
 

@@ -72,7 +72,7 @@ def spark_session(
     use_class_archive: bool = True,
     build_class_archive: bool = False,
 ) -> SparkSession:
-    """Return the running session, or a new one.
+    """Return the running session, or a new one, as the active session of this thread.
 
     `master` defaults to `local[*]`, under `spark-submit` to its own argument. `options` are Spark's and override our
     defaults. `use_class_archive` uses the class archive if it exists; `build_class_archive` builds a missing one in the
@@ -140,7 +140,22 @@ def _get_or_create(app_name: str, options: Mapping[str, str]) -> SparkSession:
         PySparkLogger.getLogger(noisy).disabled = True
     # PySpark imports pandas even if it is not used, and warns about pandas 3.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-    return SparkSession.builder.appName(app_name).config(map=dict(options)).getOrCreate()
+    session = SparkSession.builder.appName(app_name).config(map=dict(options)).getOrCreate()
+    activate(session)
+    return session
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread.
+
+    Spark looks for the formats of Python packages in the active session when something is written. Java has a thread
+    for each thread of Python, and one that is new has no active session; so it is after a call was interrupted.
+    """
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    assert jvm is not None, "a session has a Java gateway"
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def join_java_options(java_options: Iterable[str]) -> str:

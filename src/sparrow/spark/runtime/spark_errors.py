@@ -102,7 +102,8 @@ def summarize_error(trace: str) -> str:
         return (
             'Spark does not find the format "sparrow": the Python that Spark runs beside the driver '
             "(PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3 on the PATH) does not have Sparrow. Run "
-            "`pip install 'sparrowmq[spark]'` there, or start the session with sparrow.spark.spark_session"
+            "`pip install 'sparrowmq[spark]'` there, or start the session with sparrow.spark.spark_session. In a thread"
+            " of your own, call spark_session before you write: each thread needs an active session"
         )
     ours = _SPARROW_ERROR.findall(trace)
     if ours:

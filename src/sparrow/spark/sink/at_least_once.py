@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_BYTES_MAX
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.aio.produce.sender import Sender, SendPayload
-from sparrow.client.aio.produce.table_sender import BATCH_BYTES_MAX
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message

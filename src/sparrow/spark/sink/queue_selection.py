@@ -1,8 +1,8 @@
 """Queue selection: the queue of each row depends on the row and the topic's queues only, so that a replay repeats it.
 
 1. `queue_id` is an index into the topic's write queues in the order of its route, over all brokers.
-2. Otherwise the Java hash of the sharding key or the keys selects the queue, as in `client/queue_selection`, so that
-   rows keep their order relative to messages of other producers with the same key.
+2. Otherwise the Java hash of the sharding key or the keys selects the queue, as in `client/produce/queue_selection`,
+   so that rows keep their order relative to messages of other producers with the same key.
 3. Otherwise the hash of the id or the body selects it. Only if a replay may use another queue, any queue is allowed.
 
 All functions are pure.
@@ -58,7 +58,7 @@ def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = Fa
 
 
 def _indexes_of_hashes(hashes: NDArray[Any], queues: int) -> QueueIndexes:
-    # The absolute value after widening, so that -2^31 has one too, as in `client/queue_selection`.
+    # The absolute value after widening, so that -2^31 has one too, as in `client/produce/queue_selection`.
     chosen: QueueIndexes = np.abs(hashes.astype(np.int64)) % queues
     return chosen
 

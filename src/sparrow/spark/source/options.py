@@ -27,6 +27,7 @@ from sparrow.spark.options import (
     parse_size_bytes,
     parse_text,
 )
+from sparrow.wire.undecodable import OnUndecodable
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """Special offsets in JSON, the same as in Spark's Kafka connector."""
@@ -241,6 +242,14 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     Option("batchRows", "arrow_batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
     Option("verifyChecksum", "verify_checksum", parse_boolean, False, "Verify the checksum of each body.", "false"),
     Option("decompress", "decompress", parse_boolean, True, "Decompress compressed bodies.", "true"),
+    Option(
+        "onUndecodable",
+        "on_undecodable",
+        choice_parser("null", "skip", "raise"),
+        "null",
+        "If a compressed body does not decompress: read a null body, whose column `decode_error` says why (`null`), "
+        "leave out the row (`skip`), or fail (`raise`).",
+    ),
     Option("pullMaxBytes", "pull_bytes", parse_size_bytes, 4 << 20, "Maximum bytes of one pull.", "4m"),
     Option(
         "pullTimeoutMs",
@@ -314,6 +323,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     arrow_batch_rows: int
     verify_checksum: bool
     decompress: bool
+    on_undecodable: OnUndecodable
     pull_bytes: int
     pull_timeout_ms: int
     offset_retries: int

@@ -3,7 +3,8 @@
 1. Every offset of a range is read, or the task fails. With `failOnDataLoss=false` gaps are skipped and logged.
 2. Pulls are retried while a broker is unavailable, for at most `pullTimeoutMs`. A pull names its offset, so a retry
    returns no message twice.
-3. At most two pull responses are in memory: one being decoded, one being received.
+3. Messages whose bodies do not decompress are read as `onUndecodable` says, and their number is logged.
+4. At most two pull responses are in memory: one being decoded, one being received.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
-from sparrow.client.subscription import Subscription
+from sparrow.client.consume.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.spark.client_pool import CLIENT_POOL
@@ -30,6 +31,7 @@ from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.schema import Projection, filter_by_tags, read_queue_offsets
 from sparrow.wire import columns as codec
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.undecodable import UndecodableBodies
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ def read_range(wanted: OffsetRange, options: SourceOptions, projection: Projecti
         else _from_brokers(wanted, options, subscription)
     )
     expected = wanted.start
+    undecodable = UndecodableBodies(options.on_undecodable, format_queue_name(wanted.queue))
     for records in found:
         expected = _check_offsets(records, expected, wanted, options, is_filtered=bool(tags))
         for at in range(0, len(records.starts), options.arrow_batch_rows):
@@ -74,8 +77,10 @@ def read_range(wanted: OffsetRange, options: SourceOptions, projection: Projecti
                 columns=needs,
                 verify_crc=options.verify_checksum,
                 expand=options.decompress,
+                undecodable=undecodable,
             )
             yield projection.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
+    undecodable.report(log)
     if expected < wanted.end:
         _report_gap(wanted, options, expected, wanted.end)
 

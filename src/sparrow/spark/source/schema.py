@@ -33,6 +33,7 @@ DEFAULT_COLUMNS = (
     "born_timestamp",
     "reconsume_times",
     "properties",
+    "decode_error",
 )
 COLUMN_TYPES = {
     "body": "binary",
@@ -52,6 +53,7 @@ COLUMN_TYPES = {
     "reconsume_times": "int",
     "flag": "int",
     "sys_flag": "int",
+    "decode_error": "string",
 }
 """All columns with their Spark types. `body` can also be read as a string."""
 KAFKA_COLUMN_TYPES = {
@@ -140,7 +142,7 @@ def _as_text(array: pa.Array, decoded: pa.RecordBatch, queue: QueueRef) -> pa.Ar
         return array.cast(pa.string())
     except pa.ArrowInvalid:
         offsets = decoded.column("queue_offset").to_numpy()
-        row = next(row for row, value in enumerate(array.to_pylist()) if not _is_text(value))
+        row = next(row for row, value in enumerate(array.to_pylist()) if value is not None and not _is_text(value))
         raise Refused(
             f"the body of {queue.topic}/{queue.broker_name}/{queue.queue_id} at offset {offsets[row]} is not valid "
             "UTF-8. Read the column body as binary, and convert it in SQL, for example with decode(body, 'latin1')"

@@ -19,6 +19,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue
+from sparrow.model.token import Token
 from sparrow.store.copy.plan import CopyPlan, TopicCopy, create_target_topic, plan_copy
 from sparrow.store.copy.references import ReferenceResolver
 from sparrow.store.spi import AtEnd, Moved, Slice, Store
@@ -252,9 +253,15 @@ class _Copier:
                 there[name] = msgspec.structs.replace(token, id=number)
                 await self._target.tokens.put(there[name])
                 copied += 1
-            elif (there[name].kind, there[name].secret) != (token.kind, token.secret):
-                self._notes.append(f"token {name!r} exists in the target with another secret or kind: not copied")
+            elif _access_of(there[name]) != _access_of(token):
+                self._notes.append(
+                    f"token {name!r} exists in the target with another secret or other permissions: not copied"
+                )
         return copied
+
+
+def _access_of(token: Token) -> tuple[bytes, str, tuple[str, ...], tuple[str, ...]]:
+    return token.secret, token.kind, token.topics, token.groups
 
 
 def _without_holes(records: list[memoryview]) -> list[memoryview]:

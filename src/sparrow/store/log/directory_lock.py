@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from sparrow.model.errors import StoreInUse
+from sparrow.store.log.commit_log.mapped_pages import sync_directory
 from sparrow.store.log.recovery.checkpoint import ABORT_FILE, LOCK_FILE
 
 
@@ -15,12 +16,15 @@ class DirectoryLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds messages, and secrets of tokens
+        for folder in missing:
+            sync_directory(folder.parent)
         self._name = path.resolve()
         # POSIX locks do not exclude the process that holds them, and closing any handle of the file releases them.
         if self._name in _held_here:
             raise StoreInUse(path, str(os.getpid()))
-        self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as cause:
@@ -31,7 +35,12 @@ class DirectoryLock:
 
     def mark_open(self) -> None:
         """Create the `abort` file: until `release(is_clean=True)`, a stop counts as a crash."""
-        (self.path / ABORT_FILE).write_text(str(os.getpid()))
+        fd = os.open(self.path / ABORT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, str(os.getpid()).encode())
+        finally:
+            os.close(fd)
+        sync_directory(self.path)  # without the file, the stop that a power loss makes would count as clean
 
     def release(self, *, is_clean: bool) -> None:
         if is_clean:

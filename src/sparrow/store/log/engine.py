@@ -11,9 +11,8 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -31,26 +30,22 @@ from sparrow.store.log.commit_log.log_scan import DamagedRange
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.directory_lock import DirectoryLock
 from sparrow.store.log.group_progress import consumed_to
+from sparrow.store.log.key_index.key_indexer import KEY_BACKLOG_BYTES_MAX, KeyIndexer
 from sparrow.store.log.maintenance import LogMaintenance, disk_ratio
 from sparrow.store.log.parts import build_parts
-from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
 from sparrow.store.log.recovery.recovery import recover
-from sparrow.store.log.recovery.truncation import truncate_log
+from sparrow.store.log.replica import LogReplica
 from sparrow.store.log.state.catalog import LogCatalog
 from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.tokens import LogTokens
-from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, ReadLimits, ReadResult, StoreFiles
+from sparrow.store.log.threads import LogThreads
+from sparrow.store.spi import AppendResult, BrokerStore, ReadLimits, ReadResult, StoreFiles, wait_durable
 from sparrow.wire.queue_batches import QueueBatch
 
 log = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
-_COLD_READERS = 4
 _EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
-_KEY_BACKLOG_BYTES_MAX = 64 << 20
-"""Memory for keys of encoded runs that are not in the key index yet; beyond it, the appending thread indexes them."""
 
 
 class LogStore:
@@ -71,25 +66,29 @@ class LogStore:
         on_growth: GrowthListener | None = None,
         archived_to: Callable[[], int | None] = lambda: None,
         now_ms: Callable[[], int] = clock.now_ms,
+        steady_ms: Callable[[], int] | None = None,
         disk_ratio: Callable[[Path], float] = disk_ratio,
+        follows: bool = False,
     ) -> None:
         """Open or create the store, and repair what the last stop left incomplete. Blocks; not for the event loop.
 
         `store_host` is the address written into message ids. `on_growth` is called when readers may see more of a
         queue, in the thread that appended or flushed. `archived_to` returns the physical offset up to which an archive
-        has everything (None: there is no archive).
+        has everything (None: there is no archive). `steady_ms` is a clock that nobody sets, by which jumps of `now_ms`
+        are noticed; without it, jumps of another clock than the system's are believed. `follows`: the store writes
+        nothing of its own (`replica`).
         """
         self.path, self.settings = Path(path), settings or LogSettings()
         self._is_closed = False
         self._directory_lock = DirectoryLock(self.path)
         try:
-            self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
+            steady_ms = steady_ms or (clock.steady_ms if now_ms is clock.now_ms else now_ms)
+            self._open(store_host, on_growth, archived_to, now_ms, steady_ms, disk_ratio, follows=follows)
         except BaseException:
             self._directory_lock.release(is_clean=False)
             raise
         self._flusher.start()
-        self._maintenance_thread.start()
-        self._segment_thread.start()
+        self._threads.start()
 
     def _open(
         self,
@@ -97,7 +96,10 @@ class LogStore:
         on_growth: GrowthListener | None,
         archived_to: Callable[[], int | None],
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         disk_ratio: Callable[[Path], float],
+        *,
+        follows: bool,
     ) -> None:
         found = recover(self.path, self.settings)
         self.damage: list[DamagedRange] = found.damage
@@ -111,23 +113,24 @@ class LogStore:
             on_growth=on_growth,
             now_ms=now_ms,
             on_failure=self._failed,
+            is_replica=follows,
         )
-        self._parts, self._writer, self._reader = parts, parts.writer, parts.reader
+        self._writer, self._reader = parts.writer, parts.reader
         self._flusher, self._state = parts.flusher, parts.state
-        self.catalog = LogCatalog(self._state, self._wait_durable, self._delete_topic)
         self.tokens, self.marks = LogTokens(self._state, self._wait_durable), LogMarks(self._state)
-        self.offsets = LogGroupOffsets(self._state.tables, self._writer.lock)
+        self.offsets = LogGroupOffsets(self._state, self._writer.lock, self._wait_durable)
         self._atomic_appends = AtomicAppends(self._writer, self._state, self._appendable, self._failed)
-        self._maintenance = LogMaintenance(parts, now_ms=now_ms, archived_to=archived_to, disk_ratio=disk_ratio)
-        self._maintenance_thread = PeriodicTaskThread("maintenance", self._maintenance.tasks())
-        # A thread of its own: pages must be ready and timeouts reported in time, however busy maintenance is.
-        prepare = PeriodicTask("prepare segments", 0.05, self._log.prepare)
-        expire = PeriodicTask("expire flush timeouts", 0.05, self._flusher.expire)
-        self._segment_thread = PeriodicTaskThread("segments", [prepare, expire])
-        self._log.on_pages_low = functools.partial(self._segment_thread.run_soon, "prepare segments")
-        self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
+        self._maintenance = LogMaintenance(
+            parts, now_ms=now_ms, steady_ms=steady_ms, archived_to=archived_to, disk_ratio=disk_ratio
+        )
+        self._threads = LogThreads(parts, self._maintenance)
+        self._key_indexer = KeyIndexer(parts, self._maintenance, self._threads)
+        self.catalog = LogCatalog(parts, self._maintenance, self._threads, self._wait_durable)
+        self.replica = LogReplica(parts, self._maintenance, self._threads.paused)
         if found.is_unchanged:
             self._maintenance.trust_checkpoint()
+        if follows:
+            self.replica.follow()
         self._state.reload()
         self._directory_lock.mark_open()
         self._maintenance.watch_disk()
@@ -151,13 +154,13 @@ class LogStore:
     @property
     def files(self) -> StoreFiles:
         """The directory, its settings, and the range of the log on disk."""
-        return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"))
+        return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"), self._flusher.durations)
 
     def append_encoded_nowait(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> AppendResult:
         """Append records that `wire.columns.encode` laid out; `verify_crc=False` if this process encoded them."""
-        self._index_keys_soon()
+        self._key_indexer.run_soon()
         return self._writer.append_encoded(
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
@@ -169,8 +172,10 @@ class LogStore:
         return self._reader.read(self._queues.get(queue), offset, hot_only=True, **limits)
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
-        """Return a future that is done once the log is on disk up to `end`; None if the policy needs no wait."""
-        return None if self.settings.flush == "async" else self._flusher.when_durable(end)
+        """Return a future that is done once the log is on disk, or committed, up to `end`; None if there is no wait."""
+        if self.replica.when_committed is not None:
+            return self.replica.when_committed(end)
+        return self.replica.when_flushed(end)
 
     def _appendable(self, queue: Queue) -> ConsumeQueue:
         found = self._queues.get(queue)
@@ -185,18 +190,6 @@ class LogStore:
             raise Refused(f"topic {queue.topic!r} is internal to the store: send to another topic")
         return found
 
-    def _index_keys_soon(self) -> None:
-        """Start indexing of keys that wait in memory; do it in this thread if there are too many."""
-        held_bytes = self._writer.key_backlog.held_bytes
-        if held_bytes > _KEY_BACKLOG_BYTES_MAX:
-            self._index_keys()
-        elif held_bytes:
-            self._maintenance_thread.run_soon("index keys")
-
-    def _index_keys(self) -> None:
-        with self._maintenance_thread.paused():
-            self._maintenance.catch_up_key_index()
-
     # -- the store interface ------------------------------------------------------------------------------------------
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
@@ -205,7 +198,7 @@ class LogStore:
         return appended
 
     async def append_atomically(
-        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True, token: int = 0
     ) -> bool:
         """See `Store.append_atomically`. Other appends wait while the records are copied."""
         checked_scope(scope)
@@ -213,7 +206,7 @@ class LogStore:
         if self._state.ledger_covers(scope, number):
             end = None
         else:
-            end = await self._in_thread(self._append_atomically, scope, number, batches, verify_crc=verify_crc)
+            end = await self._threads.run(self._append_atomically, scope, number, batches, verify_crc=verify_crc)
         # A repeated call must not return before the first append is as safe as the policy says.
         await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
@@ -221,10 +214,10 @@ class LogStore:
     def _append_atomically(
         self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool
     ) -> int | None:
-        self._index_keys_soon()
-        runs = self._atomic_appends.parse(batches, verify_crc=verify_crc, keys_bytes_max=_KEY_BACKLOG_BYTES_MAX)
+        self._key_indexer.run_soon()
+        runs = self._atomic_appends.parse(batches, verify_crc=verify_crc, keys_bytes_max=KEY_BACKLOG_BYTES_MAX)
         end = self._atomic_appends.append(scope, number, runs)
-        self._index_keys_soon()
+        self._key_indexer.run_soon()
         return end
 
     async def ledger(self, scope: str) -> int | None:
@@ -235,15 +228,13 @@ class LogStore:
         return noted.number
 
     async def _wait_durable(self, end: int) -> None:
-        future = self.when_durable(end)
-        if future is not None:
-            await future
+        await wait_durable(self, end)
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         result = self.read_nowait(queue, offset, **limits)
         if result is None:
             cold = functools.partial(self._reader.read, self._queues.get(queue), offset, hot_only=False, **limits)
-            result = await self._in_thread(cold)
+            result = await self._threads.run(cold)
         assert result is not None, "only a hot read may decline"
         return result
 
@@ -258,52 +249,36 @@ class LogStore:
         found = self._queues.get(queue)
         if found is None:
             return QueueOffset(0)
-        return await self._in_thread(search.offset_at, self._log, found, time_ms, upper=upper)
+        return await self._threads.run(search.offset_at, self._log, found, time_ms, upper=upper)
 
     async def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
-        return await self._in_thread(self._find_by_key, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+        return await self._threads.run(self._find_by_key, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        with self._maintenance_thread.paused():
-            self._maintenance.catch_up_key_index()
-            parts = self._index, self._reader, self._queues
+        with self._key_indexer.complete_index() as index:
+            parts = index, self._reader, self._queues
             return search.find_by_key(*parts, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         if physical_offset >= min(self.watermark(self.settings.visible_after), self._writer.hidden_from):
             return None
-        return await self._in_thread(self._reader.record_at, physical_offset)
-
-    # -- topics -------------------------------------------------------------------------------------------------------
-
-    async def _delete_topic(self, name: str, updates: list[StateUpdate]) -> int:
-        return await self._in_thread(self._drop_topic, name, updates)
-
-    def _drop_topic(self, name: str, updates: list[StateUpdate]) -> int:
-        # No checkpoint in between: it would include queues that the log says are deleted.
-        with self._maintenance_thread.paused():
-            with self._writer.lock:
-                end = self._state.append(updates)
-                self._queues.drop_topic(name)
-            self._maintenance.checkpoint()
-        return end
+        return await self._threads.run(search.record_at, self._log, self._reader, self._queues, physical_offset)
 
     def consumed_to(self, group: str) -> int | None:
         """Return the physical offset below which a group needs nothing of its topics; None if it reads no topic."""
-        written = self._log.written
         offsets = self.offsets.of_group(group)
-        return consumed_to(written, self._queues, offsets) if offsets else None
+        return consumed_to(self._log.written, self._queues, offsets) if offsets else None
 
     # -- retention and replication ------------------------------------------------------------------------------------
 
     async def trim(self) -> int:
         """Delete expired segments now, and return how many bytes of log were deleted."""
-        return await self._in_thread(self._trim)
+        return await self._threads.run(self._trim)
 
     def _trim(self) -> int:
-        with self._maintenance_thread.paused():
+        with self._threads.maintenance.paused():
             return self._maintenance.trim()
 
     @property
@@ -321,22 +296,9 @@ class LogStore:
             return self._log.written
         return self._writer.durable if name == "durable" else self._writer.replicated
 
-    def replicated_to(self, physical_offset: int) -> None:
-        """Move the `replicated` watermark: enough replicas have everything below the offset."""
-        self._writer.advance_watermark("replicated", min(physical_offset, self._log.written))
-
     def raw(self, physical_offset: int, length_max: int) -> bytes:
         """Return bytes of the log as they are stored, from one segment."""
         return self._log.raw(physical_offset, length_max)
-
-    def truncate(self, end: int) -> None:
-        """Truncate the log at the end of a record, and every view with it. Blocks; not for the event loop.
-
-        An atomic append that would lose its end is removed completely. Do not truncate below state updates that
-        retention has rewritten since: they are the only copy.
-        """
-        with self._maintenance_thread.paused(), self._segment_thread.paused(), self._writer.lock:
-            truncate_log(self._parts, self._maintenance, end)
 
     # -- failure and close --------------------------------------------------------------------------------------------
 
@@ -354,9 +316,7 @@ class LogStore:
         if self._is_closed:
             return
         self._is_closed = True
-        self._maintenance_thread.stop()
-        self._segment_thread.stop()
-        self._threads.shutdown()
+        self._threads.stop()
         is_clean = not isinstance(self._writer.refusal, StoreFailed)
         try:
             if is_clean:
@@ -373,7 +333,8 @@ class LogStore:
     def _finish(self) -> None:
         with self._writer.lock:
             with self._writer.allowing_full_disk():
-                self._state.flush_offsets()
+                self._state.flush_offsets_if_possible()
+                self._state.discard_unflushed_offsets()
             self._writer.refusal = Closed(f"the store {self.path}")
         self._flusher.sync()
         self._maintenance.checkpoint()
@@ -390,11 +351,6 @@ class LogStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
-        if self._is_closed:
-            raise Closed(f"the store {self.path}")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *args, **named))
 
 
 _KEEPS_THE_SPI: type[BrokerStore] = LogStore

@@ -11,15 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from sparrow.model.errors import StoreFailed, StoreFull
+from sparrow.clock import ClockGuard
+from sparrow.log_intervals import LogIntervals
+from sparrow.model.errors import NotLeader, StoreFailed, StoreFull
 from sparrow.store.log import retention, search
+from sparrow.store.log.commit_log.mapped_pages import sync_directory
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.key_index.key_backlog import BacklogItem, KeyedRun
 from sparrow.store.log.parts import LogParts
 from sparrow.store.log.periodic_tasks import PeriodicTask
 from sparrow.store.log.recovery import checkpoint as files
-from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint
-from sparrow.store.log.recovery.recovery import first_store_ms, index_record_keys
+from sparrow.store.log.recovery.checkpoint import Checkpoint, HighWatermark, RocketMQCheckpoint
+from sparrow.store.log.recovery.recovery import first_store_ms
+from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +44,22 @@ class LogMaintenance:
         parts: LogParts,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         archived_to: Callable[[], int | None],
         disk_ratio: Callable[[Path], float],
     ) -> None:
         self._path, self._settings, self._sync_log = parts.path, parts.settings, parts.flusher.sync
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
-        self._state, self._writer = parts.state, parts.writer
+        self._state, self._writer, self._is_replica = parts.state, parts.writer, parts.is_replica
         self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
+        self._clock_guard, self._doubts = ClockGuard(now_ms, steady_ms, parts.writer.newest_ms), LogIntervals()
         self._checkpointed = -1
+        self._rewritten: tuple[int, int] | None = None
+        """Where retention lets the log start, and the end of the state that it has appended again for that."""
         self._busy: set[ConsumeQueue] = set()
         """Queues with entries in memory."""
         self._queues_full: StoreFull | None = None
+        self._saved_high_watermark = -1
         # Before the first read: dead letters that had expired before must not become visible again.
         self.expire_dead_letters()
 
@@ -61,13 +70,16 @@ class LogMaintenance:
     def after_truncate(self) -> None:
         """Forget the last checkpoint, and compute expired dead letters again."""
         self._checkpointed = -1
+        self._rewritten = None
         self.expire_dead_letters()
 
     def tasks(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
             PeriodicTask("index keys", 0.2, self.catch_up_key_index),
-            PeriodicTask("flush offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets),
+            PeriodicTask(
+                "flush offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets_if_possible
+            ),
             PeriodicTask("flush queues", 0.2, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
@@ -130,7 +142,8 @@ class LogMaintenance:
     def _index_item(self, item: BacklogItem) -> None:
         if isinstance(item, KeyedRun):
             rows, hashes = item.keys.hashes()
-            self._index.put(hashes, item.places[rows], np.broadcast_to(np.int64(item.store_ms), len(rows)))
+            store_ms = np.broadcast_to(np.asarray(item.store_ms, np.int64), len(item.places))
+            self._index.put(hashes, item.places[rows], store_ms[rows])
             return
         places = np.array(item, np.int64)  # a copy: an array with an exported buffer cannot grow
         while len(places):
@@ -138,9 +151,8 @@ class LogMaintenance:
             count = len(places) if segment is None else int(np.searchsorted(places, segment.end))
             for at in range(0, count, _RECORDS_AT_ONCE):
                 if segment is not None:
-                    index_record_keys(
-                        self._index, segment, places[at : min(at + _RECORDS_AT_ONCE, count)] - segment.base
-                    )
+                    starts = places[at : min(at + _RECORDS_AT_ONCE, count)] - segment.base
+                    self._index.put_keys(columns.LogRecords.locate(segment.view, starts), segment.base)
             places = places[count:]
 
     def checkpoint_long_tail(self) -> None:
@@ -149,6 +161,8 @@ class LogMaintenance:
 
     def checkpoint(self) -> None:
         """Make log and views durable, so that the next start replays only later records."""
+        if self._is_replica:
+            self._save_high_watermark()
         if self._log.written == self._checkpointed:
             return
         with self._writer.lock:
@@ -168,22 +182,30 @@ class LogMaintenance:
         files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT_FILE, times)
         self._checkpointed = end
 
+    def _save_high_watermark(self) -> None:
+        reached = self._writer.replicated
+        if reached != self._saved_high_watermark:
+            files.save(self._path / files.HIGH_WATERMARK_FILE, HighWatermark(reached))
+            self._saved_high_watermark = reached
+
     # -- retention ----------------------------------------------------------------------------------------------------
 
     def apply_retention(self) -> None:
-        """Delete expired segments if retention is due."""
+        """Delete expired segments if retention is due. A follower deletes what its leader has deleted."""
+        if isinstance(self._writer.refusal, NotLeader):
+            return
         ratio = self._disk_ratio(self._path)
+        self._expiry_ms()  # jumps of the clock are noticed in time only if it is read often
         if retention.is_due(self._settings, now_ms=self._now_ms(), disk_ratio=ratio, was_asked=False):
             self.trim()
 
     def trim(self) -> int:
         """Delete expired segments, and return how many bytes of log were deleted."""
         self.expire_dead_letters()
-        first = self._log.first
         keep = retention.keep_from(
             self._ages(),
             self._settings,
-            now_ms=self._now_ms(),
+            now_ms=self._expiry_ms(),
             disk_ratio=self._disk_ratio(self._path),
             archived_to=self._archived_to(),
         )
@@ -191,13 +213,25 @@ class LogMaintenance:
             return 0
         # State whose newest update is in those segments is appended again, and must be durable before they go.
         with self._writer.lock, self._writer.allowing_full_disk():
-            self._state.rewrite_before(keep, self._emptied_by(keep))
+            if self._rewritten is None or self._rewritten[0] < keep:
+                self._state.rewrite_before(keep, self._emptied_by(keep))
+                self._rewritten = (keep, self._log.written)
+            keep, rewritten_to = self._rewritten
         self._sync_log()
+        if self._is_replica and self._writer.replicated < rewritten_to:
+            return 0  # a later run deletes: state that another leader could cut off must not be the only copy
+        self._rewritten = None
+        return self.drop_before(keep)
+
+    def drop_before(self, keep: int) -> int:
+        """Delete the segments below an offset, and return how many bytes these were."""
+        first = self._log.first
         self.checkpoint()
         with self._writer.lock:
             dropped = self._log.drop_before(keep)
         for segment in dropped:
             segment.delete()
+        sync_directory(self._log.directory)
         for queue in self._queues:
             with self._writer.lock:
                 queue.advance_first(self._log.first)
@@ -208,11 +242,21 @@ class LogMaintenance:
 
     def expire_dead_letters(self) -> None:
         """Hide dead letters that are too old. Nothing is written: their bytes are deleted with their segment."""
-        from_ms = retention.dead_letter_cutoff_ms(self._settings, now_ms=self._now_ms())
+        from_ms = retention.dead_letter_cutoff_ms(self._settings, now_ms=self._expiry_ms())
         for queue in self._queues.dead_letter_queues():
             offset = search.offset_at(self._log, queue, from_ms, upper=False)
             with self._writer.lock:
                 queue.expired_to = offset
+
+    def _expiry_ms(self) -> int:
+        """Return the time by which messages expire, and say so if that is not what the wall clock says."""
+        believed_ms = self._clock_guard.believed_ms()
+        doubt = self._clock_guard.doubt
+        if doubt is None:
+            self._doubts.end("clock")
+        elif self._doubts.is_due("clock"):
+            log.warning("%(doubt)s", {"doubt": doubt})
+        return believed_ms
 
     def _emptied_by(self, keep: int) -> list[ConsumeQueue]:
         """Return queues that lose their last message: their ends must be stored as state."""

@@ -15,6 +15,8 @@ from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.reader import LogReader
+from sparrow.store.log.recovery import checkpoint as files
+from sparrow.store.log.recovery.checkpoint import HighWatermark
 from sparrow.store.log.recovery.recovery import RecoveredStore
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.wire import record
@@ -33,6 +35,8 @@ class LogParts:
     reader: LogReader
     flusher: Flusher
     state: StateStore
+    is_replica: bool = False
+    """Whether the store belongs to a replica, which keeps its high watermark."""
 
 
 def build_parts(
@@ -44,6 +48,7 @@ def build_parts(
     on_growth: GrowthListener | None,
     now_ms: Callable[[], int],
     on_failure: Callable[[Exception], SparrowError],
+    is_replica: bool = False,
 ) -> LogParts:
     """Build the parts over recovered files. No thread is started, and the state is not loaded yet."""
     writer = LogWriter(
@@ -55,6 +60,10 @@ def build_parts(
         on_growth=on_growth,
     )
     writer.newest_ms = recovered.newest_ms
+    is_replica = is_replica or writer.visible_after == "replicated"
+    if is_replica:
+        known = files.load(path / files.HIGH_WATERMARK_FILE, HighWatermark)
+        writer.show_to(known.physical_offset if known is not None else 0, recovered.queues)
     reader = LogReader(recovered.log, hot_bytes=settings.hot_bytes, checked_from=recovered.checked_from)
     flusher = Flusher(
         writer,
@@ -63,6 +72,14 @@ def build_parts(
         failed=on_failure,
     )
     state = StateStore(
-        path, recovered.queues, writer, reader, now_ms, ledger_retention_days=settings.ledger_retention_days
+        path,
+        recovered.queues,
+        writer,
+        reader,
+        recovered.seal,
+        now_ms,
+        ledger_retention_days=settings.ledger_retention_days,
     )
-    return LogParts(path, settings, recovered.log, recovered.queues, recovered.index, writer, reader, flusher, state)
+    return LogParts(
+        path, settings, recovered.log, recovered.queues, recovered.index, writer, reader, flusher, state, is_replica
+    )

@@ -20,7 +20,7 @@ class PeriodicTask(NamedTuple):
 
     name: str
     every_s: float
-    do: Callable[[], None]
+    do: Callable[[], object]
 
 
 class PeriodicTaskThread:
@@ -56,7 +56,7 @@ class PeriodicTaskThread:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.wait(_BEAT_S)
+            self._wake.wait(max(_BEAT_S, min(self._due.values()) - time.monotonic()))
             self._wake.clear()
             for task, due in self._due.items():
                 if self._stopping.is_set():

@@ -52,8 +52,8 @@ class LogReader:
     ) -> ReadResult | None:
         """Read records from `offset` on. With `hot_only`, return None if that needs the disk."""
         bounds = queue.bounds if queue is not None else _EMPTY
-        if offset == bounds.end:
-            return AtEnd(bounds)
+        if offset == bounds.end or (queue is not None and bounds.end < offset <= queue.end):
+            return AtEnd(bounds)  # what is written behind the end is not visible yet
         if not bounds.first <= offset < bounds.end:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
         assert queue is not None, "an unknown queue is empty"

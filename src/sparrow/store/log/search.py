@@ -1,4 +1,4 @@
-"""Search for messages by store time and by key."""
+"""Search for messages by physical offset, by store time and by key."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from sparrow.wire import record
 from sparrow.wire.hashes import index_hash
 
 _CANDIDATES_MAX = 1024
+
+
+def record_at(log: CommitLog, reader: LogReader, queues: ConsumeQueueTable, physical_offset: int) -> bytes | None:
+    """Return the record that starts exactly at an offset, which a client may have invented.
+
+    A body may contain the bytes of a record with the physical offset at which they lie. So a record counts only where
+    the entry of its queue, or the start of a segment, says that one starts.
+    """
+    data, segment = reader.record_at(physical_offset), log.segment_at(physical_offset)
+    if data is None or (segment is not None and segment.base == physical_offset):
+        return data
+    message = record.decode(data, verify_crc=False, expand=False)
+    queue = queues.get(message.queue)
+    if queue is None or not queue.first <= message.queue_offset < queue.end:
+        return None
+    return data if queue.physical_offset_at(message.queue_offset) == physical_offset else None
 
 
 def offset_at(log: CommitLog, queue: ConsumeQueue, time_ms: int, *, upper: bool) -> QueueOffset:

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Unpack
+from typing import Unpack, cast
 
 from sparrow import clock
 from sparrow.model.errors import Closed, Refused, UnknownTopic
@@ -35,7 +35,7 @@ from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.futures import map_future
 from sparrow.store.sql.append.insert import insert_with_change
 from sparrow.store.sql.append.lane_writer import LaneWriter
-from sparrow.store.sql.append.validation import validate_draft
+from sparrow.store.sql.append.validation import validate_draft, validate_drafts
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
 from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
@@ -44,13 +44,14 @@ from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.read.lane_views import LaneViews
 from sparrow.store.sql.retries import retry_schema_change
-from sparrow.store.sql.row_codec import NewRow, row_of_draft
+from sparrow.store.sql.row_codec import NewRow, rows_of_drafts
 from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
 from sparrow.store.sql.state.committed_offsets import CommittedOffsets
 from sparrow.store.sql.state.leases import Leases
 from sparrow.store.sql.state.marks import SqlMarks
 from sparrow.store.sql.state.resend_ranges import ResendRanges
+from sparrow.store.sql.state.token_secrets import TokenSecrets
 from sparrow.store.sql.state.tokens import SqlTokens
 from sparrow.wire import record
 from sparrow.wire.queue_batches import QueueBatch
@@ -77,18 +78,21 @@ class SqlStore:
         owner: str,
         store_host: Host,
         on_growth: Callable[[Queue, QueueOffset], None],
-        awaited_queues: Callable[[], Collection[Queue]],
+        is_awaited: Callable[[Queue], bool],
         now_ms: Callable[[], int],
     ) -> None:
         self.database, self.settings = database, settings
         self.catalog = StoreCatalog(
             database,
             partition_rows=settings.partition_rows,
+            topic_names=settings.topic_names,
             now_ms=now_ms,
             hooks=CatalogHooks(self._update_views, self._before_topic_delete, self._forget_offsets),
         )
         self.catalog.reload = self._refresh
-        self.tokens, self.marks = SqlTokens(database), SqlMarks(database)
+        keys = settings.token_keys.get_secret_value() if settings.token_keys is not None else ""
+        self.tokens = SqlTokens(database, self.catalog, TokenSecrets(keys, database.display_url))
+        self.marks = SqlMarks(database)
         self.leases = Leases(database, owner, settings.lease_ms)
         self.resend_ranges = ResendRanges(database, self.catalog, now_ms=now_ms)
         self.epoch = 0
@@ -105,7 +109,7 @@ class SqlStore:
         self._poller = LanePoller(
             database,
             self._views.by_number,
-            awaited_queues=awaited_queues,
+            is_awaited=is_awaited,
             on_growth=on_growth,
             on_refresh=self._refresh,
             on_restart=self._handle_server_restart,
@@ -121,28 +125,29 @@ class SqlStore:
         owner: str | None = None,
         store_host: Host = LOOPBACK_HOST,
         on_growth: Callable[[Queue, QueueOffset], None] = lambda queue, end: None,
-        awaited_queues: Callable[[], Collection[Queue]] = tuple,
+        is_awaited: Callable[[Queue], bool] = lambda queue: False,
+        admin_tokens: Collection[str] = (),
         now_ms: Callable[[], int] = clock.now_ms,
     ) -> SqlStore:
         """Connect, and create or migrate the tables.
 
-        `on_growth` is called when readers may see more of a queue. `awaited_queues` returns the queues that readers
-        wait for; they are polled more often.
+        `on_growth` is called when readers may see more of a queue. `is_awaited` returns whether readers wait for a
+        queue; such queues are polled more often. `admin_tokens` are names in the settings that messages may refer to.
         """
         settings = settings or SqlSettings()
         database = await open_database(url, connections_max=settings.connections_max)
-        store = cls(
-            database,
-            settings,
-            owner=owner or secrets.token_hex(8),
-            store_host=store_host,
-            on_growth=on_growth,
-            awaited_queues=awaited_queues,
-            now_ms=now_ms,
-        )
         try:
+            store = cls(
+                database,
+                settings,
+                owner=owner or secrets.token_hex(8),
+                store_host=store_host,
+                on_growth=on_growth,
+                is_awaited=is_awaited,
+                now_ms=now_ms,
+            )
             await retry_schema_change(store.catalog.prepare)
-            await store.tokens.all()
+            await store.tokens.open(admin_tokens, now_ms())
             store._update_views()
             await store._poller.poll(store._views.all())
             await store._poller.start()
@@ -175,7 +180,9 @@ class SqlStore:
     def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future completes when it is committed."""
         view = self._view(queue)
-        rows = [row_of_draft(self.validate(draft), draft.token or self.catalog.anonymous_token) for draft in drafts]
+        validate_drafts(drafts, body_bytes_max=self.settings.message_bytes_max)
+        anonymous = self.catalog.anonymous_token
+        rows = rows_of_drafts(drafts, [draft.token or anonymous for draft in drafts])
         # A message in a retry or dead-letter topic may be a copy: its producer's sequence number is no repeat.
         sequence = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         assigned = self._writer(view.lane).append(rows, sequence)
@@ -193,7 +200,7 @@ class SqlStore:
         return self._append_result(ids, len(rows), queue.topic)
 
     async def append_atomically(
-        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True, token: int = 0
     ) -> bool:
         """Append to several queues in one transaction. Other appends to these lanes wait until it is committed."""
         checked_scope(scope)
@@ -216,6 +223,7 @@ class SqlStore:
             scope,
             number,
             checked,
+            token=token or self.catalog.anonymous_token,
             now_ms=self._now_ms,
             wait_s=self.settings.database_wait_ms / 1000,
         )
@@ -240,8 +248,8 @@ class SqlStore:
             raise UnknownTopic(topic)
         lane, queue = self.catalog.lanes_by_number[ids.lane]
         first = lane.physical_offset(ids.base_id)
-        physical_offsets = [PhysicalOffset(offset) for offset in range(first, first + count)]
         end = PhysicalOffset(first + count)
+        physical_offsets = cast(Sequence[PhysicalOffset], range(first, end))
         return AppendResult(queue, QueueOffset(ids.base_id - 1), physical_offsets, end, ids.store_ms)
 
     def _writer(self, lane: Lane) -> LaneWriter:
@@ -320,7 +328,7 @@ class SqlStore:
         if not view.first_id <= message_id < view.next_id:
             return None
         rows = await view.rows(self.database, message_id - 1, 1)
-        return view.records.encode_row(rows[0])[0] if rows and rows[0][0] == message_id else None
+        return view.records.encode_row(rows[0]) if rows and rows[0][0] == message_id else None
 
     # -- retention -----------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,24 @@
-"""Encoding of messages: a draft as the columns of a row, and a row as the record that clients read.
+"""Encoding of messages: a draft as the columns of a row, and rows as the records that clients read.
 
-Layout of column `properties`, big-endian, text in UTF-8:
+Layout of column `properties`, big-endian:
 
-    version 1 byte | count 2 bytes | count times: name length 2 bytes | value length 4 bytes | name | value
+    at  bytes   field                       at  bytes   field
+     0  1       version, 2                  22  8       physical offset of the half message
+     1  1       length of the address       30  4       port of the sender
+     2  4       flag, set by the user       34  2       length of the property string
+     6  4       sys flag                    36  n       property string, as in a record
+    10  8       born time, ms                .  0 / 16  address of the sender, if it is IPv6
+    18  4       reconsume times
 
-Names that start with `sys.` belong to the broker: fields of a record that the table has no columns for.
+1. From byte 34 on, an IPv4 message has the bytes that end its record: reading it packs the header and copies the rest.
+2. Rows of version 1, which older brokers stored, are read, and never written.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, error
 from typing import Any
 
 import msgspec
@@ -21,8 +27,11 @@ from sparrow.model.errors import CorruptRecord
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
 from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.row_codec_v1 import draft_of_row_v1
 from sparrow.wire import record
+from sparrow.wire.checksum import crc32
 from sparrow.wire.hashes import tags_code_in
+from sparrow.wire.properties import property_bytes
 
 MESSAGE_COLUMNS = 'id, body, source_ip, token, ref_key, "timestamp", properties'
 RECORD_COLUMNS = 'id, body, source_ip, "timestamp", properties'
@@ -31,13 +40,17 @@ KEY_BYTES_MAX = 255
 BODY_BYTES_MAX = (1 << 24) - 1
 """The limit of MySQL's MEDIUMBLOB."""
 
-_VERSION = 1
-_START = Struct(">BH")
-_LENGTHS = Struct(">HI")
-_pack_lengths, _read_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
-_BORN, _FLAG, _SYS_FLAG = b"sys.born", b"sys.flag", b"sys.sysflag"
-_TIMES, _PREPARED, _PORT, _SOURCE = b"sys.times", b"sys.prepared", b"sys.port", b"sys.src"
-_KEYS, _UNIQUE_KEY = PROPERTY_KEYS.encode(), PROPERTY_UNIQUE_KEY.encode()
+_VERSION = 2
+_IPV6_BYTES = 16
+_FIXED = Struct(">HiiqiqIH")
+_pack_fixed, _unpack_fixed = _FIXED.pack, _FIXED.unpack_from
+_FIXED_BYTES = _FIXED.size
+_STRING_LENGTH_POSITION = _FIXED_BYTES - 2
+_IPV4_START = _VERSION << 8
+"""Version and length of the address as one number."""
+_KEYS_MARK, _UNIQUE_KEY_MARK = f"{PROPERTY_KEYS}\x01".encode(), f"{PROPERTY_UNIQUE_KEY}\x01".encode()
+_WITHOUT_HOST_FLAGS = ~(record.BORN_HOST_IPV6_FLAG | record.STORE_HOST_IPV6_FLAG)
+_pack_header = record.IPV4_HEADER.pack
 
 
 class NewRow(msgspec.Struct, frozen=True, gc=False):
@@ -52,132 +65,108 @@ class NewRow(msgspec.Struct, frozen=True, gc=False):
     """The keys after the first, which is `ref_key`."""
 
 
-def pack_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode the property column."""
-    parts: list[bytes] = []
-    count = 0
-    for name, value in pairs:
-        count += 1
-        parts += (_LENGTHS.pack(len(name), len(value)), name, value)
-    return _START.pack(_VERSION, count) + b"".join(parts)
-
-
-def unpack_properties(packed: bytes) -> list[tuple[bytes, bytes]]:
-    """Decode a property column into its pairs, in order."""
-    at, pairs = 3, []
-    for _ in range(_count_in(packed)):
-        name_bytes, value_bytes = _read_lengths(packed, at)
-        middle = at + 6 + name_bytes
-        end = middle + value_bytes
-        pairs.append((packed[at + 6 : middle], packed[middle:end]))
-        at = end
-    _check_end(packed, at)
-    return pairs
-
-
-def _split(packed: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Decode a column into the sender's property string and the broker's pairs. Called for every message read."""
-    at, parts, system = 3, [], {}
-    for _ in range(_count_in(packed)):
-        name_bytes, value_bytes = _read_lengths(packed, at)
-        middle = at + 6 + name_bytes
-        end = middle + value_bytes
-        name = packed[at + 6 : middle]
-        if name[:4] == b"sys.":
-            system[name] = packed[middle:end]
-        else:
-            parts.append(b"%b\x01%b\x02" % (name, packed[middle:end]))
-        at = end
-    _check_end(packed, at)
-    return b"".join(parts), system
-
-
-def _count_in(packed: bytes) -> int:
-    if not packed:
-        return 0
-    version, count = _START.unpack_from(packed)
-    if version != _VERSION:
-        raise CorruptRecord(0, f"its properties have version {version}; this Sparrow reads version {_VERSION}")
-    return int(count)
-
-
-def _check_end(packed: bytes, at: int) -> None:
-    if packed and at != len(packed):
-        raise CorruptRecord(0, f"its properties have {len(packed)} bytes instead of {at}")
-
-
 def row_of_draft(draft: Draft, token: int) -> NewRow:
     """Return the row of a message that is to be stored."""
-    parts = [b""]
-    count = 1
-    keys = unique_key = b""
-    for pair in draft.properties.split(b"\x02"):
-        name, _, value = pair.partition(b"\x01")
-        if value and name and name[:4] != b"sys.":
-            count += 1
-            parts += (_pack_lengths(len(name), len(value)), name, value)
-            if name == _UNIQUE_KEY:
-                unique_key = value
-            elif name == _KEYS:
-                keys = value
-    born = b"%d" % draft.born_ms
-    parts += (_pack_lengths(8, len(born)), _BORN, born)
-    source_ip, more = _source_of(draft.born_host)
-    if draft.flag or draft.sys_flag or draft.reconsume_times or draft.prepared_offset or more:
-        more = (*_numbers(draft), *more)
-        count += len(more)
-        for name, value in more:
-            parts += (_pack_lengths(len(name), len(value)), name, value)
-    parts[0] = _START.pack(_VERSION, count)
-    found = _found_by(keys, unique_key)
-    return NewRow(bytes(draft.body), source_ip, token, found[0] if found else None, b"".join(parts), found[1:])
+    return rows_of_drafts((draft,), (token,))[0]
 
 
-def _numbers(draft: Draft) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the numbers that are not 0; in most messages all are."""
-    for name, number in (
-        (_FLAG, draft.flag),
-        (_SYS_FLAG, draft.sys_flag),
-        (_TIMES, draft.reconsume_times),
-        (_PREPARED, draft.prepared_offset),
-    ):
-        if number:
-            yield name, b"%d" % number
+def rows_of_drafts(drafts: Iterable[Draft], tokens: Iterable[int]) -> list[NewRow]:
+    """Return the rows of messages that are to be stored, each with the token of its sender.
 
-
-@lru_cache(4096)
-def _source_of(born_host: bytes) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
-    """Return column `source_ip`, and the properties for port and IPv6 address, which it cannot hold."""
-    ip, port = born_host[:-4], int.from_bytes(born_host[-4:], "big")
-    more = ((_PORT, b"%d" % port),) if port else ()
-    if len(ip) == 16:
-        return 0, (*more, (_SOURCE, str(ipaddress.IPv6Address(ip)).encode()))
-    return int.from_bytes(ip, "big"), more
+    Called for every message that is sent.
+    """
+    rows: list[NewRow] = []
+    packed_fields: tuple[Any, ...] = ()
+    packed = ipv6 = b""
+    source_ip = 0
+    for draft, token in zip(drafts, tokens, strict=True):
+        properties, body = draft.properties, draft.body
+        fields = (
+            draft.born_host,
+            draft.flag,
+            draft.sys_flag,
+            draft.born_ms,
+            draft.reconsume_times,
+            draft.prepared_offset,
+            len(properties),
+        )
+        if fields != packed_fields:  # in the batch of a client they are often the same
+            packed_fields = fields
+            source_ip, port, ipv6 = _source_of(draft.born_host)
+            packed = _pack_fixed(
+                _IPV4_START | len(ipv6),
+                draft.flag,
+                draft.sys_flag & _WITHOUT_HOST_FLAGS,
+                draft.born_ms,
+                draft.reconsume_times,
+                draft.prepared_offset,
+                port,
+                len(properties),
+            )
+        key, extra_keys = _keys_in(properties)
+        column = packed + properties + ipv6 if ipv6 else packed + properties
+        rows.append(NewRow(body if type(body) is bytes else bytes(body), source_ip, token, key, column, extra_keys))
+    return rows
 
 
 @lru_cache(4096)
-def _born_host(source_ip: int, port: bytes | None, source: bytes | None) -> bytes:
-    """Return the born host of a record: the inverse of `_source_of`."""
-    ip = ipaddress.IPv6Address(source.decode()).packed if source is not None else source_ip.to_bytes(4, "big")
-    return ip + int(port or 0).to_bytes(4, "big")
+def _source_of(born_host: bytes) -> tuple[int, int, bytes]:
+    """Return column `source_ip`, the port, and an IPv6 address, which that column cannot hold."""
+    address, port = born_host[:-4], int.from_bytes(born_host[-4:], "big")
+    if len(address) == _IPV6_BYTES:
+        return 0, port, address
+    return int.from_bytes(address, "big"), port, b""
 
 
 def row_of_columns(body: bytes, source_ip: int, properties: bytes, token: int) -> NewRow:
     """Return the row of a message that is moved from another table."""
-    keys = keys_in(dict(unpack_properties(properties)))
-    return NewRow(body, source_ip, token, keys[0] if keys else None, properties, keys[1:])
+    draft, _ = draft_of_row(body, source_ip, properties)
+    return row_of_draft(draft, token)
 
 
-def keys_in(properties: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
-    """Return what a message is found by: its keys, and the unique id that its producer gave it."""
-    return _found_by(properties.get(_KEYS, b""), properties.get(_UNIQUE_KEY, b""))
+def _keys_in(properties: bytes) -> tuple[bytes | None, tuple[bytes, ...]]:
+    """Return what a message is found by, the first and the others: its keys, and the unique id of its producer."""
+    if properties.find(_KEYS_MARK) < 0:  # the usual case, without loops
+        before, _, rest = properties.partition(_UNIQUE_KEY_MARK)
+        value, _, others = rest.partition(b"\x02")
+        is_property = not before or before[-1] == 2
+        if is_property and 0 < len(value) <= KEY_BYTES_MAX and not (others and _UNIQUE_KEY_MARK in others):
+            return value, ()
+    unique_key = property_bytes(properties, PROPERTY_UNIQUE_KEY)
+    keys = property_bytes(properties, PROPERTY_KEYS)
+    found = tuple(key for key in dict.fromkeys((*keys.split(), unique_key)) if 0 < len(key) <= KEY_BYTES_MAX)
+    return (found[0], found[1:]) if found else (None, ())
 
 
-def _found_by(keys: bytes, unique_key: bytes) -> tuple[bytes, ...]:
-    if not keys and 0 < len(unique_key) <= KEY_BYTES_MAX:  # the usual case
-        return (unique_key,)
-    found = dict.fromkeys((*keys.split(), unique_key))
-    return tuple(key for key in found if 0 < len(key) <= KEY_BYTES_MAX)
+def draft_of_row(body: bytes, source_ip: int, properties: bytes) -> tuple[Draft, int]:
+    """Return the message as it was sent, and the hash code of its tags."""
+    if not properties or properties[0] != _VERSION:
+        draft = draft_of_row_v1(body, source_ip, properties)
+        return draft, tags_code_in(draft.properties)
+    if len(properties) < _FIXED_BYTES:
+        raise CorruptRecord(0, f"its properties have only {len(properties)} bytes")
+    start, flag, sys_flag, born_ms, times, prepared, port, length = _unpack_fixed(properties)
+    ipv6_bytes, end = start & 0xFF, _FIXED_BYTES + length
+    if ipv6_bytes not in (0, _IPV6_BYTES) or len(properties) != end + ipv6_bytes:
+        raise CorruptRecord(0, f"its properties have {len(properties)} bytes instead of {end + ipv6_bytes}")
+    draft = Draft(
+        body=body,
+        properties=properties[_FIXED_BYTES:end],
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=(properties[end:] or source_ip.to_bytes(4, "big")) + port.to_bytes(4, "big"),
+        reconsume_times=times,
+        prepared_offset=prepared,
+    )
+    return draft, tags_code_in(draft.properties)
+
+
+def tags_code_of(properties: bytes) -> int:
+    """Return the hash code of the tags in a property column."""
+    if properties and properties[0] == _VERSION and not properties[1]:
+        return tags_code_in(properties[_FIXED_BYTES:])
+    return draft_of_row(b"", 0, properties)[1]
 
 
 class RowRecordEncoder:
@@ -188,18 +177,68 @@ class RowRecordEncoder:
         self._lane_bits = lane.physical_offset(0)
         self._topic_field, self._store_host = record.topic_field(topic.encode()), store_host
 
-    def encode_row(self, row: Sequence[Any]) -> tuple[bytes, int]:
-        """Return the record of a row in the order of `MESSAGE_COLUMNS`, and the hash code of its tags."""
-        message_id, body, source_ip, _, _, store_ms, properties = row
-        return self.encode(message_id, body, source_ip, store_ms, properties)
+    def encode_all(self, rows: Iterable[Sequence[Any]]) -> tuple[bytes, list[int]]:
+        """Return the records of rows in the order of `RECORD_COLUMNS`, laid end to end, and the size of each.
 
-    def encode_new(self, message_id: int, row: NewRow, store_ms: int) -> tuple[bytes, int]:
-        """Return the same for a row that was just inserted."""
-        return self.encode(message_id, row.body, row.source_ip, store_ms, row.properties)
+        Called for every message that is read from the database.
+        """
+        if len(self._store_host) != 8:
+            records = [self.encode(*row)[0] for row in rows]
+            return b"".join(records), [len(each) for each in records]
+        topic, store_host, queue_id, lane_bits = self._topic_field, self._store_host, self.queue_id, self._lane_bits
+        beside = record.FIXED_HEADER_BYTES + len(topic) - _STRING_LENGTH_POSITION
+        magic = record.MAGIC_V1
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        for message_id, body, source_ip, store_ms, properties in rows:
+            try:
+                start, flag, sys_flag, born_ms, times, prepared, port, length = _unpack_fixed(properties)
+            except (error, TypeError):  # a short column of version 1, or NULL
+                start = length = 0
+            if start != _IPV4_START:
+                encoded = self.encode(message_id, body, source_ip, store_ms, properties)[0]
+                parts.append(encoded)
+                sizes.append(len(encoded))
+                continue
+            if length != len(properties) - _FIXED_BYTES:
+                raise CorruptRecord(0, f"its properties have {len(properties)} bytes, its property string {length}")
+            body_bytes = len(body)
+            size = beside + body_bytes + len(properties)
+            parts += (
+                _pack_header(
+                    size,
+                    magic,
+                    crc32(body) & 0x7FFFFFFF,
+                    queue_id,
+                    flag,
+                    message_id - 1,
+                    lane_bits | message_id,
+                    sys_flag,
+                    born_ms,
+                    source_ip,
+                    port,
+                    store_ms,
+                    store_host,
+                    times,
+                    prepared,
+                    body_bytes,
+                ),
+                body,
+                topic,
+                properties[_STRING_LENGTH_POSITION:],
+            )
+            sizes.append(size)
+        return b"".join(parts), sizes
+
+    def encode_row(self, row: Sequence[Any]) -> bytes:
+        """Return the record of a row in the order of `MESSAGE_COLUMNS`."""
+        message_id, body, source_ip, _, _, store_ms, properties = row
+        return self.encode(message_id, body, source_ip, store_ms, properties)[0]
 
     def encode(
         self, message_id: int, body: bytes, source_ip: int, store_ms: int, properties: bytes
     ) -> tuple[bytes, int]:
+        """Return the record of a row, and the hash code of its tags."""
         draft, tags = draft_of_row(body, source_ip, properties)
         encoded = record.encode(
             draft,
@@ -212,14 +251,3 @@ class RowRecordEncoder:
             store_host=self._store_host,
         )
         return encoded, tags
-
-
-def draft_of_row(body: bytes, source_ip: int, properties: bytes) -> tuple[Draft, int]:
-    """Return the message as it was sent, and the hash code of its tags."""
-    sender_properties, system = _split(properties)
-    born_host = _born_host(source_ip, system.get(_PORT), system.get(_SOURCE))
-    draft = Draft(body=body, properties=sender_properties, born_ms=int(system.get(_BORN, 0)), born_host=born_host)
-    if len(system) > 1 or _BORN not in system:
-        draft.flag, draft.sys_flag = int(system.get(_FLAG, 0)), int(system.get(_SYS_FLAG, 0))
-        draft.reconsume_times, draft.prepared_offset = int(system.get(_TIMES, 0)), int(system.get(_PREPARED, 0))
-    return draft, tags_code_in(sender_properties)

@@ -22,7 +22,7 @@ from sparrow.wire.bodies.clients import (
     ProducerTable,
     SubscriptionData,
 )
-from sparrow.wire.bodies.codec import Body, DataVersion, read, write
+from sparrow.wire.bodies.codec import REQUEST_DIALECT_BYTES_MAX, Body, DataVersion, read, read_request, write
 from sparrow.wire.bodies.pop import (
     Ack,
     Assignment,
@@ -31,6 +31,16 @@ from sparrow.wire.bodies.pop import (
     QueryAssignment,
     SetRequestMode,
     encode_bitset,
+)
+from sparrow.wire.bodies.replicas import (
+    ElectedLeader,
+    FollowerLag,
+    LogChecksums,
+    ReplicaSetMembers,
+    ReplicaSetSnapshot,
+    ReplicaStatus,
+    ViewChecksum,
+    ViewChecksums,
 )
 from sparrow.wire.bodies.routes import (
     BrokerData,
@@ -63,7 +73,7 @@ from sparrow.wire.bodies.stats import (
     TopicOffset,
     TopicStats,
 )
-from sparrow.wire.bodies.tokens import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.bodies.tokens import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.bodies.topics import (
     GroupConfig,
     GroupConfigList,
@@ -75,8 +85,19 @@ from sparrow.wire.bodies.topics import (
     TopicList,
     TopicTable,
 )
+from sparrow.wire.bodies.waiting_messages import (
+    DelayedMessageEntry,
+    DelayedMessages,
+    HalfMessageEntry,
+    HalfMessages,
+    ListDelayed,
+    ListHalfMessages,
+    TimerPosition,
+    WaitingMessages,
+)
 
 __all__ = [
+    "REQUEST_DIALECT_BYTES_MAX",
     "Ack",
     "Assignment",
     "Assignments",
@@ -87,6 +108,7 @@ __all__ = [
     "BrokerMembers",
     "BrokerRegistration",
     "BrokerStats",
+    "ChangeToken",
     "ClientConfigCheck",
     "ClientConnection",
     "ClusterTable",
@@ -103,6 +125,10 @@ __all__ = [
     "ConsumerStatus",
     "CorrectedOffsets",
     "DataVersion",
+    "DelayedMessageEntry",
+    "DelayedMessages",
+    "ElectedLeader",
+    "FollowerLag",
     "GroupConfig",
     "GroupConfigList",
     "GroupConflict",
@@ -111,11 +137,16 @@ __all__ = [
     "GroupList",
     "GroupSubscription",
     "GroupTable",
+    "HalfMessageEntry",
+    "HalfMessages",
     "HeartbeatData",
     "IssueToken",
     "KvTable",
+    "ListDelayed",
+    "ListHalfMessages",
     "LockQueues",
     "LockedQueues",
+    "LogChecksums",
     "OffsetList",
     "OffsetListEntry",
     "OffsetTable",
@@ -128,11 +159,15 @@ __all__ = [
     "QueueData",
     "QueueRef",
     "QueueTimeSpan",
+    "ReplicaSetMembers",
+    "ReplicaSetSnapshot",
+    "ReplicaStatus",
     "RevokeToken",
     "RouteData",
     "SetRequestMode",
     "StatsItem",
     "SubscriptionData",
+    "TimerPosition",
     "TokenDescription",
     "TokenList",
     "TopicConfig",
@@ -141,9 +176,13 @@ __all__ = [
     "TopicOffset",
     "TopicStats",
     "TopicTable",
+    "ViewChecksum",
+    "ViewChecksums",
+    "WaitingMessages",
     "encode_bitset",
     "read",
     "read_registration",
+    "read_request",
     "write",
     "write_registration",
 ]

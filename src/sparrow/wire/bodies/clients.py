@@ -8,6 +8,9 @@ import msgspec
 from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies.codec import Body
 
+_CONSUME_RESULTS = ("CR_SUCCESS", "CR_LATER", "CR_ROLLBACK", "CR_COMMIT", "CR_THROW_EXCEPTION", "CR_RETURN_NULL")
+"""RocketMQ's `CMResult`, in the order of its numbers."""
+
 
 class SubscriptionData(Body, frozen=True):
     topic: str
@@ -120,10 +123,14 @@ class GroupSubscription(Body, frozen=True):
 
 
 class ConsumeDirectlyResult(Body, frozen=True):
-    """The result of a message that a tool made a client consume. Go sends a number as the result."""
+    """The result of a message that a tool made a client consume. Go clients send a number, which gets its name here."""
 
     consume_result: str | int
     order: bool = False
     auto_commit: bool = True
     remark: str | None = None
     spent_time_mills: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.consume_result, int) and 0 <= self.consume_result < len(_CONSUME_RESULTS):
+            msgspec.structs.force_setattr(self, "consume_result", _CONSUME_RESULTS[self.consume_result])

@@ -17,7 +17,7 @@ from struct import Struct
 import msgspec
 
 from sparrow.model.errors import BadRequest, ProtocolError
-from sparrow.wire.bodies.codec import Body, DataVersion, read, write
+from sparrow.wire.bodies.codec import Body, DataVersion, read_request, write
 from sparrow.wire.bodies.topics import TopicConfig, TopicTable
 from sparrow.wire.compression import decompress
 
@@ -87,7 +87,7 @@ class BrokerRegistration(Body, frozen=True):
 def read_registration(body: bytes | memoryview, *, is_compressed: bool) -> BrokerRegistration:
     """Decode a registration, or raise `BadRequest`."""
     if not is_compressed:
-        return read(BrokerRegistration, body) if len(body) else BrokerRegistration()
+        return read_request(BrokerRegistration, body) if len(body) else BrokerRegistration()
     try:
         expanded, _ = decompress(bytes(body), 0, limit_bytes=REGISTRATION_BYTES_MAX)
         return _expanded(memoryview(expanded))
@@ -120,8 +120,9 @@ def _expanded(rest: memoryview) -> BrokerRegistration:
         config = _topic(str(line, "utf-8"))
         table[config.topic_name] = config
     servers, _ = _cut(rest)
-    topics = TopicTable(topic_config_table=table, data_version=read(DataVersion, version))
-    return BrokerRegistration(topics=topics, filter_server_list=read(list[str], servers) if len(servers) else [])
+    topics = TopicTable(topic_config_table=table, data_version=read_request(DataVersion, version))
+    filter_servers = read_request(list[str], servers) if len(servers) else []
+    return BrokerRegistration(topics=topics, filter_server_list=filter_servers)
 
 
 def _topic(line: str) -> TopicConfig:
@@ -132,7 +133,7 @@ def _topic(line: str) -> TopicConfig:
         write_queue_nums=int(writes),
         perm=int(perm),
         topic_filter_type=rest[0] if rest else "SINGLE_TAG",
-        attributes=read(dict[str, str], rest[1].encode()) if len(rest) > 1 and rest[1].strip() else {},
+        attributes=read_request(dict[str, str], rest[1].encode()) if len(rest) > 1 and rest[1].strip() else {},
     )
 
 

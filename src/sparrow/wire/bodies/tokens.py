@@ -1,9 +1,10 @@
-"""Requests that issue, list and revoke tokens, and their answers. All are Sparrow's own."""
+"""Requests that issue, change, list and revoke tokens, and their answers. All are Sparrow's own."""
 
 from __future__ import annotations
 
 import msgspec
 
+from sparrow.model.token import EVERY_NAME
 from sparrow.wire.bodies.codec import Body
 
 
@@ -11,7 +12,19 @@ class IssueToken(Body, frozen=True):
     name: str
     type: str
     secret_key: str | None = None
-    """The secret key that another broker assigned, so that all brokers share it."""
+    """The secret key that the client has made, so that all brokers share it. Without it, the broker makes one."""
+    topics: list[str] | None = None
+    """Patterns of topics; without them, the token is for all topics."""
+    groups: list[str] | None = None
+
+
+class ChangeToken(Body, frozen=True):
+    """The permissions that a token has from now on."""
+
+    name: str
+    type: str
+    topics: list[str] | None = None
+    groups: list[str] | None = None
 
 
 class RevokeToken(Body, frozen=True):
@@ -27,10 +40,12 @@ class TokenDescription(Body, frozen=True):
     created_ms: int
     revoked_ms: int | None = None
     secret_key: str | None = None
-    """Only in the response to `IssueToken`."""
+    """Only in the response to `IssueToken`, if the broker has made it."""
+    topics: list[str] = msgspec.field(default_factory=lambda: [EVERY_NAME])
+    groups: list[str] = msgspec.field(default_factory=lambda: [EVERY_NAME])
 
     def __repr__(self) -> str:
-        return f"TokenShown(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"
+        return f"TokenDescription(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"
 
 
 class TokenList(Body, frozen=True):

@@ -36,7 +36,16 @@ from sparrow.wire.columns.layout import (
     starts_from_sizes,
     unaligned_view,
 )
-from sparrow.wire.columns.log_records import LogRecords, RecordKeys, find_valid, index_keys, stamp_offsets, tags_codes
+from sparrow.wire.columns.log_records import (
+    LogRecords,
+    RecordKeys,
+    are_of_topic,
+    find_valid,
+    index_keys,
+    stamp_offsets,
+    stated_end,
+    tags_codes,
+)
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE, ParsedProperties, find_property
 from sparrow.wire.compression import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, decompress
 from sparrow.wire.record import (
@@ -44,15 +53,18 @@ from sparrow.wire.record import (
     STORE_HOST_IPV6_FLAG,
     unpack_host,
 )
+from sparrow.wire.undecodable import UndecodableBodies
 
 __all__ = [
     "COLUMN_DECODERS",
     "DEFAULT_COLUMNS",
     "HEADER_DTYPE",
     "QUEUE_ENTRY_DTYPE",
+    "TABLE_COLUMNS",
     "EncodedRecords",
     "LogRecords",
     "RecordKeys",
+    "are_of_topic",
     "decode",
     "encode",
     "find_starts",
@@ -62,6 +74,7 @@ __all__ = [
     "join_slices",
     "stamp_offsets",
     "starts_from_sizes",
+    "stated_end",
     "tags_codes",
     "unaligned_view",
 ]
@@ -77,7 +90,8 @@ DEFAULT_COLUMNS = (
     "body",
     "properties",
 )
-
+TABLE_COLUMNS = (*DEFAULT_COLUMNS, "decode_error")
+"""The columns of a topic that is read as a table."""
 
 _SINGLE = frozenset({"keys", "tags", "msg_id"})
 """Columns that are a single property."""
@@ -93,13 +107,16 @@ def decode(
     columns: Sequence[str] = DEFAULT_COLUMNS,
     verify_crc: bool = False,
     expand: bool = True,
+    undecodable: UndecodableBodies | None = None,
 ) -> pa.RecordBatch:
     """Decode the records at `starts` to these columns. Any bytes give a batch or a `ProtocolError`.
 
     `starts` must ascend and may leave gaps. Without it, records are laid end to end, with the given `sizes`; else the
     sizes are read, and a blank or incomplete record is the end. All records must have a valid layout. Bodies, topics
     and properties are checked only for columns that need them, and checksums only with `verify_crc`. `expand`
-    decompresses bodies and clears the compression bits of the sys flag.
+    decompresses bodies and clears the compression bits of the sys flag. `undecodable` decides about bodies that do not
+    decompress, and counts them; without it, they raise `ProtocolError`. Bodies are decompressed only for the columns
+    `body` and `decode_error`.
     """
     unknown = [name for name in columns if name not in COLUMN_DECODERS]
     if unknown:
@@ -109,17 +126,24 @@ def decode(
     if not len(parts.starts):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     asks_for_few = "properties" not in columns and len(_SINGLE.intersection(columns)) <= _FEW
-    batch = _Batch(parts, expand, asks_for_few=asks_for_few)
+    batch = _Batch(parts, expand, undecodable, asks_for_few=asks_for_few)
     if verify_crc:
         batch.verify_crc()
-    return pa.RecordBatch.from_arrays([COLUMN_DECODERS[name][1](batch) for name in columns], schema=schema)
+    decoded = pa.RecordBatch.from_arrays([COLUMN_DECODERS[name][1](batch) for name in columns], schema=schema)
+    if batch.errors and undecodable is not None and undecodable.choice == "skip":
+        return decoded.filter(batch.is_decoded())
+    return decoded
 
 
 class _Batch:
     """Valid records that are decoded to columns; results that several columns need are cached."""
 
-    def __init__(self, parts: RecordParts, expand: bool, *, asks_for_few: bool) -> None:
-        self.parts, self._asks_for_few = parts, asks_for_few
+    def __init__(
+        self, parts: RecordParts, expand: bool, undecodable: UndecodableBodies | None, *, asks_for_few: bool
+    ) -> None:
+        self.parts, self._undecodable, self._asks_for_few = parts, undecodable, asks_for_few
+        self.errors: dict[int, str] = {}
+        """Row to cause, for the bodies that were to be decoded and do not decompress."""
         self._is_compressed = (
             (parts.sys_flag & COMPRESSED_FLAG != 0) if expand else np.zeros(len(parts.starts), np.bool_)
         )
@@ -136,16 +160,26 @@ class _Batch:
     def _stored_body(self) -> pa.Array:
         return copy_slices(self.parts.view, self.parts.body_at, self.parts.topic_length_at)
 
+    @cached_property
     def body(self) -> pa.Array:
         stored = self._stored_body
         rows = np.flatnonzero(self._is_compressed)
         if not len(rows):
             return stored
-        expanded: list[bytes] = []
+        expanded: list[bytes | None] = []
         left = BATCH_BYTES_MAX - len(self.parts.view)
         for row, flag in zip(rows.tolist(), self.parts.sys_flag[rows].tolist(), strict=True):
-            expanded.append(decompress(stored[row].as_py(), flag)[0])
-            left -= len(expanded[-1])
+            try:
+                body, _ = decompress(stored[row].as_py(), flag)
+            except ProtocolError as cause:
+                if self._undecodable is None:
+                    raise
+                self._undecodable.add(int(self.parts.field("queue_offset")[row]), cause)
+                self.errors[row] = str(cause)
+                expanded.append(None)
+                continue
+            expanded.append(body)
+            left -= len(body)
             if left < 0:
                 raise ProtocolError(
                     f"the decompressed bodies are larger than {BATCH_BYTES_MAX} bytes: decode fewer records at once"
@@ -153,6 +187,16 @@ class _Batch:
         places = np.arange(len(stored))
         places[rows] = np.arange(len(stored), len(stored) + len(rows))
         return pa.concat_arrays([stored, pa.array(expanded, pa.binary())]).take(pa.array(places))
+
+    def decode_error(self) -> pa.Array:
+        _ = self.body
+        rows = len(self.parts.starts)
+        return pa.array(map(self.errors.get, range(rows)), pa.string()) if self.errors else pa.nulls(rows, pa.string())
+
+    def is_decoded(self) -> pa.Array:
+        mask = np.ones(len(self.parts.starts), np.bool_)
+        mask[list(self.errors)] = False
+        return pa.array(mask)
 
     def sys_flag(self) -> pa.Array:
         flag = self.parts.sys_flag
@@ -219,7 +263,8 @@ def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
         ("msg_id", pa.string(), lambda batch: batch.property(PROPERTY_UNIQUE_KEY)),
         ("properties", PROPERTY_MAP_TYPE, lambda batch: batch.properties.map()),
         ("properties_raw", pa.string(), lambda batch: batch.properties_raw),
-        ("body", pa.binary(), _Batch.body),
+        ("body", pa.binary(), lambda batch: batch.body),
+        ("decode_error", pa.string(), _Batch.decode_error),
         ("born_host", pa.string(), lambda batch: batch.host(born_at, None, BORN_HOST_IPV6_FLAG)),
         ("store_host", pa.string(), lambda batch: batch.host(store_at, batch.parts.born_extra, STORE_HOST_IPV6_FLAG)),
     ]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire import batch as object_codec
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.columns.encoder import (
@@ -69,6 +69,7 @@ def encode_batches(
     properties: Any = None,
     flag: Any = 0,
     unique_keys: Any = None,
+    sharding_keys: Any = None,
     bytes_max: int = 1024 * 1024,
 ) -> list[EncodedBatch]:
     """Encode columns as batches of at most `bytes_max` each, in order. A longer message is a batch of its own.
@@ -78,9 +79,13 @@ def encode_batches(
     bodies = as_column("body", bodies, pa.binary(), None)
     rows = len(bodies)
     body_bytes = np.diff(data_and_offsets(bodies)[1]).astype(np.int64)
-    parts, properties_bytes = property_parts(
-        rows, ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_UNIQUE_KEY, unique_keys)), properties
+    named = (
+        (PROPERTY_KEYS, keys),
+        (PROPERTY_TAGS, tags),
+        (PROPERTY_UNIQUE_KEY, unique_keys),
+        (PROPERTY_SHARDING_KEY, sharding_keys),
     )
+    parts, properties_bytes = property_parts(rows, named, properties)
     sizes = body_bytes + properties_bytes + BATCH_MESSAGE_BYTES_MIN
     headers = repeat_struct(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
     cuts = _cuts(sizes, bytes_max)

@@ -21,6 +21,7 @@ from sparrow.wire.columns.layout import (
     Bools,
     BytesLike,
     Ints,
+    RecordParts,
     as_strings,
     byte_view,
     copy_short_slices,
@@ -45,14 +46,69 @@ from sparrow.wire.record import (
 
 
 class LogRecords:
-    """Valid records at `starts` (else `ProtocolError`), whose parts are located once for all methods."""
+    """Valid records, whose parts are located once for all methods."""
 
-    def __init__(self, buf: BytesLike, starts: Any) -> None:
-        self._parts = locate_valid_parts(buf, starts)
+    def __init__(self, parts: RecordParts) -> None:
+        """Take the parts of valid records; `locate` and `scan` find them."""
+        self._parts = parts
         self._topic: bytes | None = None
+
+    @classmethod
+    def locate(cls, buf: BytesLike, starts: Any) -> LogRecords:
+        """Return the records at `starts`, which must be valid; else `ProtocolError`. Checksums are not compared."""
+        return cls(locate_valid_parts(buf, starts))
+
+    @classmethod
+    def scan(cls, buf: BytesLike, starts: Ints, *, base: int) -> LogRecords:
+        """Return the records at `starts`, from `find_starts`, before the first one that `find_valid` does not accept.
+
+        One pass serves the check and all methods, as long as every record is valid.
+        """
+        view = byte_view(buf)
+        records = cls(locate_parts(view, starts)) if len(starts) else cls(locate_valid_parts(view, starts))
+        if records._are_all_valid(base):
+            return records
+        is_valid = find_valid(view, starts, base=base)
+        count = len(starts) if is_valid.all() else int(np.argmin(is_valid))
+        return cls.locate(view, starts[:count])
+
+    def _are_all_valid(self, base: int) -> bool:
+        parts = self._parts
+        if not (parts.is_sound & (parts.header["physical_offset"] == parts.starts + base)).all():
+            return False
+        topics, strings = self._topic_strings, self._property_strings
+        if any(len(data) and data.max() >= 0x80 for data, _ in (data_and_offsets(topics), data_and_offsets(strings))):
+            return False  # not ASCII: each text is looked at
+        has_body = parts.topic_length_at > parts.body_at
+        crcs = _crcs(parts.view, parts.body_at[has_body], parts.topic_length_at[has_body])
+        return bool((crcs == parts.header["crc"][has_body] & 0x7FFF_FFFF).all())
 
     def __len__(self) -> int:
         return len(self._parts.starts)
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes that hold the records."""
+        return self._parts.view
+
+    @property
+    def starts(self) -> Ints:
+        """Where the records start."""
+        return self._parts.starts
+
+    @property
+    def sizes(self) -> Ints:
+        """The sizes of the records."""
+        return self._parts.end - self._parts.starts
+
+    def field(self, name: str) -> NDArray[Any]:
+        """Return one fixed field of all records, by its name in the header."""
+        return self._parts.field(name)
+
+    def topics(self) -> tuple[list[str], NDArray[np.int32]]:
+        """Return the distinct topics, and the index of each record's topic."""
+        encoded = self._topic_strings.dictionary_encode()
+        return as_strings(encoded.dictionary, "topics").to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
     def verify(self, *, topic: bytes, store_host_bytes: int, verify_crc: bool) -> None:
         """Raise `ProtocolError` unless all records may be appended to one queue of this topic.
@@ -87,13 +143,16 @@ class LogRecords:
 
     def _topic_hashes(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Return the hash of `topic#` for each distinct topic, and the index of each record's topic."""
-        parts = self._parts
         if self._topic is not None:
             prefix = java_hash(f"{self._topic.decode()}#")
             return np.array([prefix & 0xFFFF_FFFF], np.uint32), np.zeros(1, np.int32)
-        topics = copy_short_slices(parts.view, parts.topic_at, parts.topic_end).dictionary_encode()
+        topics = self._topic_strings.dictionary_encode()
         prefixes = hashes_and_units(topics.dictionary)[0] * np.uint32(31) + np.uint32(ord("#"))
         return prefixes, topics.indices.to_numpy(zero_copy_only=False)
+
+    @cached_property
+    def _topic_strings(self) -> pa.Array:
+        return copy_short_slices(self._parts.view, self._parts.topic_at, self._parts.topic_end)
 
     @cached_property
     def _property_strings(self) -> pa.Array:
@@ -122,7 +181,7 @@ class RecordKeys:
         hashes = np.empty(len(unique_rows) + len(token_rows), np.int32)
         hashes[: len(unique_rows)] = self._index_hashes(unique_rows, unique)
         hashes[len(unique_rows) :] = self._index_hashes(token_rows, tokens)
-        if len(unique_rows) == len(token_rows) == len(self._properties):  # one of each per record: interleave
+        if np.array_equal(unique_rows, token_rows):  # one of each for the same records: interleave
             return np.repeat(unique_rows, 2), hashes.reshape(2, -1).T.reshape(-1)
         rows = np.concatenate((unique_rows, token_rows))
         order = np.argsort(rows, kind="stable")
@@ -157,12 +216,12 @@ def _tokens(keys: pa.Array) -> tuple[Ints, pa.Array]:
 
 def tags_codes(buf: BytesLike, starts: Any) -> Ints:
     """Return `LogRecords.tags_codes` of the records at `starts`."""
-    return LogRecords(buf, starts).tags_codes()
+    return LogRecords.locate(buf, starts).tags_codes()
 
 
 def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
     """Return the hashes of `LogRecords.keys` of the records at `starts`."""
-    return LogRecords(buf, starts).keys().hashes()
+    return LogRecords.locate(buf, starts).keys().hashes()
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
@@ -190,6 +249,21 @@ def find_valid(buf: BytesLike, starts: Any, *, base: int | Ints, topic: bytes | 
     is_right[has_body] = crcs == parts.header["crc"][has_body] & 0x7FFF_FFFF
     is_sound[is_sound] = is_right
     return is_sound
+
+
+def are_of_topic(buf: BytesLike, starts: Any, topic: bytes) -> Bools:
+    """Return which of the valid records at `starts` are of a topic."""
+    parts = locate_parts(byte_view(buf), np.asarray(starts, np.int64))
+    return parts.is_sound & _are_equal(parts.view, parts.topic_at, parts.topic_end, topic)
+
+
+def stated_end(buf: BytesLike, start: int) -> int | None:
+    """Return where the record at `start` ends, if its lengths add up to its size; its content may be damaged."""
+    view = byte_view(buf)
+    if not 0 <= start <= len(view) - RECORD_BYTES_MIN:
+        return None
+    parts = locate_parts(view, np.array([start], np.int64))
+    return int(parts.end[0]) if parts.is_sound[0] else None
 
 
 def _are_equal(view: memoryview, at: Ints, end: Ints, wanted: bytes) -> Bools:
@@ -226,10 +300,15 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _crcs(view: memoryview, at: Ints, end: Ints) -> NDArray[np.uint32]:
-    if len(view) <= BATCH_BYTES_MAX and (end[:-1] <= at[1:]).all():
+    is_long = len(at) > 0 and int(end[-1]) - int(at[0]) >= _LONG_BODY_BYTES * len(at)
+    if not is_long and len(view) <= BATCH_BYTES_MAX and (end[:-1] <= at[1:]).all():
         return body_crcs(copy_slices(view, at, end))  # faster than slicing one by one
     slices = (view[a:b] for a, b in zip(at.tolist(), end.tolist(), strict=True))
     return np.fromiter(map(body_crc, slices), np.uint32, len(at))
+
+
+_LONG_BODY_BYTES = 1024
+"""From this size on, copying bodies costs more than slicing them one by one."""
 
 
 # -- the stamp --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from sparrow.wire.headers import (
     pop,
     pull,
     query,
+    replication,
     resend,
     send,
     staging,
@@ -95,6 +96,21 @@ from sparrow.wire.headers.query import (
     QueryMessageResponse,
     ViewMessage,
 )
+from sparrow.wire.headers.replication import (
+    AcknowledgeFlush,
+    AnnounceSlave,
+    AnnounceSlaveResponse,
+    ChecksumLog,
+    ChecksumViews,
+    FetchAnswerKind,
+    FetchLog,
+    FetchLogResponse,
+    LeaveInSyncSet,
+    PromoteFollower,
+    QueryReplica,
+    ReplicaView,
+    TransferLeadership,
+)
 from sparrow.wire.headers.resend import (
     ResendMessages,
     ResendMessagesResponse,
@@ -103,6 +119,7 @@ from sparrow.wire.headers.send import (
     PushReply,
     RecallMessage,
     RecallMessageResponse,
+    RecallRefusal,
     SendMessage,
     SendMessageBack,
     SendMessageResponse,
@@ -128,6 +145,7 @@ from sparrow.wire.headers.topics import (
 from sparrow.wire.headers.transactions import (
     CheckTransaction,
     EndTransaction,
+    EndTransactionResponse,
     ResumeTransactionCheck,
 )
 
@@ -136,7 +154,21 @@ class EmptyHeader(Header, frozen=True):
     """A header without fields: of a request or a response that consists of its code."""
 
 
-_CAPABILITIES = (admin, groups, nameserver, offsets, pop, pull, query, resend, send, staging, topics, transactions)
+_CAPABILITIES = (
+    admin,
+    groups,
+    nameserver,
+    offsets,
+    pop,
+    pull,
+    query,
+    replication,
+    resend,
+    send,
+    staging,
+    topics,
+    transactions,
+)
 
 REQUEST_HEADERS: dict[int, type[Header]] = {
     code: kind for part in _CAPABILITIES for code, kind in part.REQUEST_HEADERS.items()
@@ -160,7 +192,10 @@ __all__ = [
     "REQUEST_HEADERS",
     "RESPONSE_HEADERS",
     "AckMessage",
+    "AcknowledgeFlush",
     "AddWritePermissionResponse",
+    "AnnounceSlave",
+    "AnnounceSlaveResponse",
     "AppendOnce",
     "BatchAckMessage",
     "BrokerHeartbeat",
@@ -168,6 +203,8 @@ __all__ = [
     "ChangeInvisibleTimeResponse",
     "ChangeWritePermission",
     "CheckTransaction",
+    "ChecksumLog",
+    "ChecksumViews",
     "CloneGroupOffsets",
     "CommitOffset",
     "CommitStages",
@@ -177,6 +214,10 @@ __all__ = [
     "DeleteTopic",
     "EmptyHeader",
     "EndTransaction",
+    "EndTransactionResponse",
+    "FetchAnswerKind",
+    "FetchLog",
+    "FetchLogResponse",
     "GetBrokerConfigResponse",
     "GetBrokerConsumeStats",
     "GetBrokerMembers",
@@ -200,6 +241,7 @@ __all__ = [
     "Heartbeat",
     "HeartbeatResponse",
     "KvEntryRequest",
+    "LeaveInSyncSet",
     "ListConsumers",
     "ListGroups",
     "ListGroupsResponse",
@@ -213,6 +255,7 @@ __all__ = [
     "PeekMessage",
     "PopMessage",
     "PopMessageResponse",
+    "PromoteFollower",
     "PullMessage",
     "PullMessageResponse",
     "PushReply",
@@ -225,11 +268,14 @@ __all__ = [
     "QueryMessage",
     "QueryMessageResponse",
     "QueryOffset",
+    "QueryReplica",
     "QueueRequest",
     "RecallMessage",
     "RecallMessageResponse",
+    "RecallRefusal",
     "RegisterBroker",
     "RegisterBrokerResponse",
+    "ReplicaView",
     "ResendMessages",
     "ResendMessagesResponse",
     "ResetOffset",
@@ -244,6 +290,7 @@ __all__ = [
     "StageRecords",
     "StoreTimeResponse",
     "TopicRequest",
+    "TransferLeadership",
     "UnregisterBroker",
     "UnregisterClient",
     "UpdateGroupForbidden",

@@ -28,6 +28,8 @@ class CommitOffset(Header, frozen=True):
     queue_id: JavaInt
     offset: JavaLong = msgspec.field(name="commitOffset")
     broker_name: str | None = msgspec.field(default=None, name="bname")
+    expected_offset: JavaLong | None = None
+    """Sparrow's own: commit only if this offset is committed now (-1: none is), and respond when that is stored."""
 
     @property
     def queue(self) -> Queue:

@@ -111,6 +111,12 @@ class RecallMessage(Header, frozen=True):
 
 class RecallMessageResponse(Header, frozen=True):
     message_id: str = msgspec.field(name="msgId")
+    region: str | None = msgspec.field(default=None, name="MSG_REGION")
+    """Java's client traces a recall only if the response, also a refusal, has it."""
+
+
+class RecallRefusal(Header, frozen=True):
+    region: str = msgspec.field(name="MSG_REGION")
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {

@@ -21,6 +21,13 @@ class EndTransaction(Header, frozen=True):
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
+class EndTransactionResponse(Header, frozen=True):
+    """RocketMQ's response has no fields; its clients ignore this one."""
+
+    outcome: str | None = None
+    """committed, rolled_back, not_found or undecided; absent in responses of RocketMQ's brokers."""
+
+
 class CheckTransaction(Header, frozen=True):
     """Sent to a producer to ask for the state of a half message."""
 
@@ -43,4 +50,4 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.CHECK_TRANSACTION_STATE: CheckTransaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeTransactionCheck,
 }
-RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.END_TRANSACTION: EndTransactionResponse}

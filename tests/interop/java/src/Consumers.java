@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
@@ -29,6 +30,19 @@ final class Consumers {
 
     /** One running consumer, with the operations that both kinds share. */
     private record Running(Inbox inbox, Callable<Collection<MessageQueue>> queues, Runnable stop) {
+    }
+
+    /** Brokers are named room@name, and consumers have the client id ip@room@name. */
+    private static final class Rooms implements AllocateMachineRoomNearby.MachineRoomResolver {
+        @Override
+        public String brokerDeployIn(MessageQueue queue) {
+            return queue.getBrokerName().split("@")[0];
+        }
+
+        @Override
+        public String consumerDeployIn(String clientId) {
+            return clientId.split("@")[1];
+        }
     }
 
     private final String nameServer;
@@ -46,6 +60,10 @@ final class Consumers {
             : new DefaultMQPushConsumer(Orders.text(order, "group"), Orders.is(order, "trace"), null);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(id);
+        if (Orders.is(order, "nearby")) {
+            consumer.setAllocateMessageQueueStrategy(
+                new AllocateMachineRoomNearby(new AllocateMessageQueueAveragely(), new Rooms()));
+        }
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setAwaitTerminationMillisWhenShutdown(5_000); // so that messages in the inbox are committed
@@ -71,12 +89,12 @@ final class Consumers {
         int refusalLevel = Orders.number(order, "refusalLevel", 0); // 0: the broker chooses the delay
         if (Orders.is(order, "orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                inbox.add(messages);
+                messages.forEach(message -> inbox.add(Seen.describe(message)));
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                inbox.add(messages);
+                messages.forEach(message -> inbox.add(Seen.describe(message)));
                 if (replies != null) {
                     reply(replies, messages);
                 }
@@ -156,7 +174,7 @@ final class Consumers {
         Inbox inbox = new Inbox();
         Thread polling = new Thread(() -> {
             while (consumer.isRunning()) {
-                inbox.add(consumer.poll(100));
+                consumer.poll(100).forEach(message -> inbox.add(Seen.describe(message)));
             }
         }, "poll-" + id);
         polling.setDaemon(true);

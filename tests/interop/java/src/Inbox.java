@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
-import org.apache.rocketmq.common.message.MessageExt;
 
 /** The received messages of a consumer, in order, until the test fetches them. */
 final class Inbox {
@@ -12,12 +11,10 @@ final class Inbox {
 
     private final List<Map<String, Object>> waiting = new ArrayList<>();
 
-    synchronized void add(List<MessageExt> messages) {
-        for (MessageExt message : messages) {
-            Map<String, Object> seen = Seen.describe(message);
-            seen.put("nth", ARRIVALS.incrementAndGet()); // orders the arrivals at several consumers
-            waiting.add(seen);
-        }
+    /** Adds a message as JSON for the tests. */
+    synchronized void add(Map<String, Object> message) {
+        message.put("nth", ARRIVALS.incrementAndGet()); // orders the arrivals at several consumers
+        waiting.add(message);
         notifyAll();
     }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -26,7 +25,7 @@ final class Transactions implements TransactionListener {
 
     @Override
     public LocalTransactionState checkLocalTransaction(MessageExt message) {
-        asked.add(List.of(message));
+        asked.add(Seen.describe(message));
         int question = questions.merge(message.getTransactionId(), 1, Integer::sum);
         return LocalTransactionState.valueOf(message.getUserProperty(ANSWERS).split(" ")[question - 1]);
     }

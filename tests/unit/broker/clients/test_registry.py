@@ -1,5 +1,7 @@
 """The registry of connected clients, and the subscriptions of their groups."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,16 @@ def test_a_repeated_heartbeat_changes_nothing(members):
     beat(members, "c1", "a", consumer())
     assert beat(members, "c1", "a", consumer(), now_ms=9).groups == ()
     assert members.find_consumer("g", "a").seen_ms == 9
+
+
+def test_leaving_eighty_thousand_groups_takes_linear_time(members):
+    groups = [ProducerData(f"g{number}") for number in range(80_000)]
+    beat(members, "c1", "a", producer_data_set=groups)
+    begun = time.process_time()
+    members.remove_channel("c1")
+    assert time.process_time() - begun < 5, "half a minute if every group is compared with every other"
+    assert not members.producer_groups()
+    assert members.find_producer("a") is None
 
 
 def test_a_client_may_be_in_many_groups(members):

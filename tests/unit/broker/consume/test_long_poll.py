@@ -138,9 +138,75 @@ async def test_growth_reported_by_another_thread_wakes_a_sleeping_loop():
     hold.park(ParkedRequest(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
     threading.Timer(0.02, hold.notify_growth, (Q0, 1)).start()
     asked_at = loop.time()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await woken.wait()
     assert loop.time() - asked_at < 5
+
+
+@pytest.fixture
+def hasty(loop):
+    """A table that gives others a turn after each request."""
+    return LongPollTable(loop, pulls_max=10_000, turn_s=0)
+
+
+def seen_of(pulls):
+    return [len(pull.seen) for pull in pulls]
+
+
+def test_many_pulls_are_woken_in_several_iterations_of_the_loop(loop, hasty):
+    pulls = parked(hasty, *(Pull() for _ in range(10)))
+    hasty.notify_growth(Q0, 1)
+    for woken in range(1, 11):
+        turn(loop, times=1)
+        assert sum(seen_of(pulls)) == woken
+    assert hasty.count == 0
+
+
+def test_growth_while_pulls_are_woken_does_not_wake_more_of_them_at_once(loop, hasty):
+    pulls = parked(hasty, *(Pull(Q0) for _ in range(10)), *(Pull(Q1) for _ in range(10)))
+    for woken in range(1, 21):
+        hasty.notify_growth(Q0, 1)
+        hasty.notify_growth(Q1, 1)
+        turn(loop, times=1)
+        assert sum(seen_of(pulls)) <= woken
+    turn(loop, times=100)
+    assert seen_of(pulls) == [1] * 20
+
+
+def test_many_pulls_that_end_together_are_answered_in_several_iterations(loop, hasty):
+    pulls = parked(hasty, *(Pull() for _ in range(10)), long_poll_ms=5_000)
+    loop.now += 6
+    turn(loop, times=2)
+    assert 0 < sum(seen_of(pulls)) < 10
+    turn(loop, times=20)
+    assert [pull.seen for pull in pulls] == [["over"]] * 10
+    assert hasty.count == 0
+
+
+def test_many_pulls_of_a_closed_connection_leave_in_several_iterations(loop, hasty):
+    pulls = [Pull() for _ in range(10)]
+    for pull in pulls:
+        pull.held.channel = "gone"
+    parked(hasty, *pulls, Pull(Q1))
+    hasty.drop_channel("gone")
+    assert 1 < hasty.count < 11
+    turn(loop, times=20)
+    assert hasty.count == 1
+    assert seen_of(pulls) == [0] * 10
+
+
+def test_a_pull_that_leaves_while_others_are_woken_is_not_woken(loop):
+    hold = LongPollTable(loop, pulls_max=10_000, turn_s=0)
+    pulls = parked(hold, *(Pull() for _ in range(15)))
+    gone = pulls[-1]
+    gone.held.channel = None
+    hold.notify_growth(Q0, 1)
+    turn(loop, times=1)
+    assert not gone.seen
+    hold._forget(gone.held)
+    turn(loop, times=30)
+    assert not gone.seen
+    assert hold.count == 0
 
 
 def test_growth_of_a_queue_without_parked_pulls_is_not_recorded(loop, hold):
@@ -290,3 +356,33 @@ def test_a_hundred_thousand_pulls_leave_no_state_behind(loop):
     assert len([timer for timer in loop._scheduled if not timer.cancelled()]) <= 1
     jump(loop, 16)
     assert (hold._slots, hold._slot_order, hold._timer) == ({}, [], None)
+
+
+class Peer:
+    def __init__(self, host):
+        self.host = host
+
+
+def pull_of(peer):
+    pull = Pull()
+    pull.held = ParkedRequest(Q0, 0, pull.resume, peer)
+    return pull
+
+
+def test_a_host_with_fewer_requests_gets_a_place_of_the_host_with_the_most(loop):
+    hold = LongPollTable(loop, pulls_max=4)
+    greedy = [pull_of(Peer("10.0.0.1")) for _ in range(4)]  # four connections of one host
+    parked(hold, *greedy)
+    with pytest.raises(Busy):
+        hold.park(pull_of(Peer("10.0.0.1")).held, 1_000)
+    honest = [pull_of(Peer(f"10.0.0.{number}")) for number in (2, 3)]
+    parked(hold, *honest)
+    assert [pull.seen for pull in greedy] == [["over"], ["over"], [], []], "the oldest are answered early"
+    assert hold.count == 4
+    parked(hold, pull_of(Peer("10.0.0.4")))  # one of the two that are left to the greedy host
+    with pytest.raises(Busy):
+        hold.park(pull_of(Peer("10.0.0.2")).held, 1_000)
+    assert [pull.seen for pull in honest] == [[], []]
+    hold.release_all()
+    assert hold.count == 0
+    assert not hold._of_host

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.queue_selection import by_hash
+from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 from sparrow.spark.sink.message_columns import MessageRows

@@ -9,6 +9,7 @@ import pytest
 from tests.support.drafts import decode_bodies, decode_messages, make_draft
 from tests.support.log_stores import (
     SMALL_SETTINGS,
+    checkpoint,
     copy_as_crashed,
     corrupt_log,
     overwrite,
@@ -88,45 +89,45 @@ async def test_readers_wait_for_the_replicas_if_visible_after_replicated(tmp_pat
     grown: list[tuple[Queue, int]] = []
     settings = small_settings(visible_after="replicated")
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         grown.clear()
         first = store.append_nowait(A, [make_draft("0")])
         second = store.append_nowait(A, [make_draft("1", keys="k")])
         await eventually(lambda: store.watermark("durable") == store.written)
         assert store.bounds_nowait(A) == QueueBounds(0, 0)
-        store.replicated_to(first.end - 1)
+        store.replica.commit_to(first.end - 1)
         assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 0), [])
-        store.replicated_to(first.end)
+        store.replica.commit_to(first.end)
         assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 1), [(A, 1)])
         assert decode_bodies(await store.read(A, 0)) == [b"0"]
         assert await store.read(A, 1) == AtEnd(QueueBounds(0, 1))
-        store.replicated_to(second.end + 1000)
+        store.replica.commit_to(second.end + 1000)
         assert store.watermark("replicated") == store.written
         assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 2), [(A, 1), (A, 2)])
 
 
 async def test_keys_find_no_message_that_readers_cannot_see_yet(tmp_path):
     async with await opened(tmp_path, small_settings(visible_after="replicated")) as store:
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         appended = store.append_nowait(A, [make_draft("0", keys="k")])
         assert await store.find_by_key("A", "k") == []
-        store.replicated_to(appended.end)
+        store.replica.commit_to(appended.end)
         assert len(await store.find_by_key("A", "k")) == 1
 
 
 async def test_a_watermark_never_goes_back(tmp_path):
     async with await opened(tmp_path, small_settings(visible_after="replicated")) as store:
         end = store.append_nowait(A, [make_draft("0")]).end
-        store.replicated_to(end)
-        store.replicated_to(10)
+        store.replica.commit_to(end)
+        store.replica.commit_to(10)
         assert store.watermark("replicated") == end
         assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
-async def test_messages_not_visible_when_the_store_closed_are_visible_after_opening(tmp_path):
-    async with await opened(tmp_path, small_settings(visible_after="replicated")) as store:
+async def test_messages_that_were_not_durable_when_the_store_closed_are_visible_after_opening(tmp_path):
+    async with await opened(tmp_path, small_settings(visible_after="durable")) as store:
         store.append_nowait(A, [make_draft("0")])
-    async with await opened(tmp_path, small_settings(visible_after="replicated")) as store:
+    async with await opened(tmp_path, small_settings(visible_after="durable")) as store:
         assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
@@ -137,7 +138,7 @@ async def test_deleting_a_topic_drops_its_pending_growth_reports(tmp_path):
         store.append_nowait(A, [make_draft("0"), make_draft("1")])
         await store.catalog.delete_topic("A")
         grown.clear()
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         assert A not in dict(grown)
 
 
@@ -151,7 +152,7 @@ async def test_every_view_follows_a_truncation(tmp_path):
         await store.catalog.put_group(Group(name="g"))
         store.append_nowait(B, [make_draft("b", keys="k")])
         end = appended[11].end
-        await asyncio.to_thread(store.truncate, end)
+        await asyncio.to_thread(store.replica.truncate, end)
         for _ in range(2):
             assert store.bounds_nowait(A) == QueueBounds(0, 12)
             assert store.bounds_nowait(B) == QueueBounds(0, 0)
@@ -170,12 +171,12 @@ async def test_every_view_follows_a_truncation(tmp_path):
 
 async def test_a_truncation_drops_messages_that_are_not_visible_yet(tmp_path):
     async with await opened(tmp_path, small_settings(visible_after="replicated")) as store:
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         first = store.append_nowait(A, [make_draft("0")])
         store.append_nowait(A, [make_draft("1")])
-        await asyncio.to_thread(store.truncate, first.end)
+        await asyncio.to_thread(store.replica.truncate, first.end)
         store.append_nowait(A, [make_draft("other 1")])
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         assert await read_all(store, A) == [b"0", b"other 1"]
 
 
@@ -184,7 +185,7 @@ async def test_a_topic_whose_creation_is_truncated_is_gone(tmp_path):
         end = store.written
         await store.catalog.put_topic(Topic(name="C"))
         store.append_nowait(Queue("C", 0), [make_draft("x")])
-        await asyncio.to_thread(store.truncate, end)
+        await asyncio.to_thread(store.replica.truncate, end)
         assert set(await store.catalog.list_topics()) == {"A", "B"}
         with pytest.raises(UnknownTopic):
             store.append_nowait(Queue("C", 0), [make_draft("x")])
@@ -196,7 +197,7 @@ async def test_truncating_the_deletion_of_a_topic_restores_its_messages(tmp_path
     async with await opened(tmp_path) as store:
         end = store.append_nowait(A, [make_draft("0"), make_draft("1", keys="k")]).end
         await store.catalog.delete_topic("A")
-        await asyncio.to_thread(store.truncate, end)
+        await asyncio.to_thread(store.replica.truncate, end)
         assert set(await store.catalog.list_topics()) == {"A", "B"}
         assert await read_all(store, A) == [b"0", b"1"]
         assert store.append_nowait(A, [make_draft("2")]).offset == 2
@@ -206,7 +207,7 @@ async def test_the_log_cannot_be_truncated_outside_its_bounds(tmp_path):
     async with await opened(tmp_path) as store:
         for end in (-1, store.written + 1):
             with pytest.raises(Refused):
-                store.truncate(end)
+                store.replica.truncate(end)
 
 
 # -- retention --------------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ async def test_a_commit_while_old_state_is_re_appended_is_not_undone(tmp_path):
             gap.others.append(lambda: asyncio.run(store.offsets.commit("g", A, 7)))
             return words
 
-        with store._maintenance_thread.paused(), store._writer.lock:
+        with store._threads.maintenance.paused(), store._writer.lock:
             store._state.tables.updates_before = rewrite_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
@@ -369,7 +370,7 @@ async def test_dead_letters_expire_after_their_own_retention_and_others_stay(tmp
 async def test_dead_letters_expire_without_a_request(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
-        store._maintenance_thread.run_soon("expire dead letters")
+        store._threads.maintenance.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 
@@ -404,7 +405,7 @@ async def test_truncating_among_expired_dead_letters_leaves_no_gap(tmp_path):
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         await store.trim()
         fifth = store._queues.get(DEAD).physical_offset_at(5)
-        await asyncio.to_thread(store.truncate, fifth)
+        await asyncio.to_thread(store.replica.truncate, fifth)
         assert store.bounds_nowait(DEAD) == QueueBounds(5, 5)
         assert store.append_nowait(DEAD, [make_draft("5 again")]).offset == 5
         assert await read_all(store, DEAD) == [b"5 again"]
@@ -437,7 +438,7 @@ async def test_everything_written_survives_a_kill(tmp_path):
     for n in range(50):
         store.append_nowait(A, [make_draft(f"{n}" + "x" * 200, keys="k")])
         if n == 25:
-            store._maintenance.checkpoint()
+            checkpoint(store)
     await store.offsets.commit("g", A, 30)
     store._state.flush_offsets()
     copy = copy_as_crashed(store, tmp_path / "copy")
@@ -473,7 +474,7 @@ async def test_all_files_except_the_log_can_be_lost(tmp_path, lost, was_clean):
         store.append_nowait(A, [make_draft(f"{n}" + "x" * 200, keys="k")])
     await store.offsets.commit("g", A, 3)
     store._state.flush_offsets()
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     await store.close()
     path = store.path if was_clean else copy
@@ -502,6 +503,20 @@ async def test_a_torn_tail_is_truncated_and_the_next_message_takes_its_place(tmp
         assert await read_all(store, A) == [b"0", b"1", b"new 2"]
 
 
+async def test_records_behind_damage_that_hides_their_borders_are_saved(tmp_path, caplog):
+    """Without queues, nothing tells whether bytes behind a lost header are records or part of a body."""
+    async with await opened(tmp_path) as store:
+        places = [(await store.append(A, [make_draft(f"{n}")])).physical_offsets[0] for n in range(4)]
+    corrupt_log(tmp_path, places[1], SMALL_SETTINGS.segment_bytes, b"\xff" * 8)
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "sparrow.checkpoint").unlink()
+    async with await opened(tmp_path) as store:
+        assert store.bounds_nowait(A).end == 1
+    saved = tmp_path / f"sparrow.cut_off.{places[1]:020d}"
+    assert b"3" in saved.read_bytes()
+    assert str(saved) in caplog.text
+
+
 async def test_a_damaged_record_leaves_a_gap_and_the_others_keep_their_offsets(tmp_path):
     store = await opened(tmp_path / "store")
     places = [store.append_nowait(A, [make_draft(f"{n} body")]).physical_offsets[0] for n in range(10)]
@@ -522,7 +537,7 @@ async def test_a_snapshot_of_lost_records_is_ignored_later(tmp_path):
     store = await opened(tmp_path / "store")
     end = store.written
     await store.catalog.put_topic(Topic(name="Lost"))
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     await store.close()
     (copy / "sparrow.checkpoint").unlink()
@@ -579,7 +594,8 @@ async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):
     copy = copy_as_crashed(store, tmp_path / "copy")
     for found in (store, await opened(copy)):
         assert await read_all(found, A) == [b"committed"]
-        assert record.decode(await found.record_at(half.physical_offsets[0])).body == b"half"
+        assert record.decode(found._reader.record_at(half.physical_offsets[0])).body == b"half"
+        assert await found.record_at(half.physical_offsets[0]) is None, "no queue says that a record starts there"
         await found.close()
 
 
@@ -614,3 +630,13 @@ async def test_an_encoded_run_is_appended_completely_or_not_at_all(tmp_path):
         appended = store.append_encoded_nowait(A, encoded.data, encoded.sizes)
         assert (appended.offset, len(appended.physical_offsets)) == (0, 3)
         assert await read_all(store, A) == [bytes(50)] * 3
+
+
+async def test_only_the_owner_can_read_a_new_store(tmp_path):
+    with LogStore(tmp_path / "store") as store:
+        await store.catalog.put_topic(Topic(name="T"))
+        store.append_nowait(Queue("T", 0), [make_draft(b"x")])
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert {"sparrow.state", "00000000000000000000"} <= {path.name for path in files}
+    assert [path.name for path in files if path.stat().st_mode & 0o077] == []

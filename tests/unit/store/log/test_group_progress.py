@@ -59,7 +59,7 @@ async def test_a_message_that_is_not_visible_yet_limits_the_progress(tmp_path: P
         await store.append(A, [Draft(body=b"1")])
         start = store.consumed_to("archive")
         assert start is None
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         await store.offsets.commit("archive", A, 1)
         end = store.written
         await store.append(A, [Draft(body=b"2")])

@@ -6,10 +6,12 @@ import pytest
 from tests.support.drafts import decode_bodies, make_draft
 from tests.support.log_stores import SMALL_SETTINGS, corrupt_log, small_settings
 
+from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AtEnd
+from sparrow.wire import record
 
 Q = Queue("T", 0)
 BODY_AT = 88
@@ -74,3 +76,19 @@ async def test_a_closed_store_returns_no_invented_data(tmp_path):
     except Exception:
         return
     assert decode_bodies(found) == [b"real"]
+
+
+async def test_bytes_of_a_body_are_no_record_for_those_who_name_their_place(tmp_path):
+    """An attacker knows where the body of the next message comes to lie, and sends a record for that place."""
+    with LogStore(tmp_path, SMALL_SETTINGS) as store:
+        await store.catalog.put_topic(Topic(name="T"))
+        (first,) = store.append_nowait(Q, [make_draft("first")]).physical_offsets
+        place = store.written + BODY_AT
+        for queue_offset in (0, 1, 7, -1):  # another message's, its own, none's
+            forged = StoredMessage(topic="T", body=b"forged", queue_offset=queue_offset, physical_offset=place)
+            own = store.append_nowait(Q, [make_draft(record.encode_message(forged))])
+            assert store._reader.record_at(place) is not None, "the bytes are a record"
+            assert await store.record_at(place) is None
+            assert await store.record_at(own.physical_offsets[0]) is not None
+            place = store.written + BODY_AT
+        assert await store.record_at(first) is not None

@@ -97,7 +97,7 @@ async def test_a_search_by_time_ends_at_the_visible_messages(tmp_path, now):
     async with LogStore(tmp_path, small_settings(visible_after="replicated"), now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, TIMES[:3])
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         append_at(store, now, TIMES[3:])
         assert await store.offset_at(Q, 1 << 62) == 3
         assert await store.offset_at(Q, 1 << 62, upper=True) == 2
@@ -168,7 +168,7 @@ async def test_invisible_messages_do_not_count_towards_the_limit(tmp_path):
     async with LogStore(tmp_path, small_settings(visible_after="replicated")) as store:
         await store.catalog.put_topic(Topic(name="T"))
         store.append_nowait(Q, [make_draft(f"{n}", keys="k") for n in range(3)])
-        store.replicated_to(store.written)
+        store.replica.commit_to(store.written)
         store.append_nowait(Q, [make_draft(f"{n}", keys="k") for n in range(3, 6)])
         assert await found(store, "k", limit=2) == [b"1", b"2"]
 
@@ -177,7 +177,7 @@ async def test_truncated_messages_are_not_found(store):
     end = store.append_nowait(Q, [make_draft("0", keys="k")]).end
     store.append_nowait(Q, [make_draft("1", keys="k")])
     assert await found(store, "k") == [b"0", b"1"]
-    await asyncio.to_thread(store.truncate, end)
+    await asyncio.to_thread(store.replica.truncate, end)
     assert await found(store, "k") == [b"0"]
 
 

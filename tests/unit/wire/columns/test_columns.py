@@ -14,6 +14,7 @@ from sparrow.wire import columns, properties, record
 from sparrow.wire import hashes as wire_hashes
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 from sparrow.wire.record import BORN_HOST_IPV6_FLAG, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_HOST_IPV6_FLAG
+from sparrow.wire.undecodable import UndecodableBodies
 
 # The test vector of the store's specification.
 VECTOR = bytes.fromhex(
@@ -138,6 +139,54 @@ def test_only_compressed_bodies_are_decompressed_and_lose_their_flags() -> None:
     assert one_column(data, "sys_flag", expand=False) == [0, 0x301, 0x300]
     with pytest.raises(ProtocolError):
         one_column(message(body=b"no zlib", sys_flag=1), "body")
+
+
+def undecodable_data() -> bytes:
+    """Return four records, of which those at the offsets 11 and 13 do not decompress."""
+    squeezed = zlib.compress(b"z" * 999)
+    bodies = [b"plain", b"no zlib", squeezed, squeezed[:-5]]
+    flags = [0, 1, 1, 1]
+    return b"".join(
+        message(body=body, sys_flag=flag, queue_offset=10 + row)
+        for row, (body, flag) in enumerate(zip(bodies, flags, strict=True))
+    )
+
+
+def test_undecodable_bodies_are_null_with_their_error_or_skipped_and_counted() -> None:
+    names = ["queue_offset", "decode_error", "body"]
+    found = UndecodableBodies("null", "t/b/0")
+    batch = columns.decode(undecodable_data(), columns=names, undecodable=found)
+    batch.validate(full=True)
+    assert batch.column("queue_offset").to_pylist() == [10, 11, 12, 13]
+    assert batch.column("body").to_pylist() == [b"plain", None, b"z" * 999, None]
+    errors = batch.column("decode_error").to_pylist()
+    assert (errors[0], errors[2]) == (None, None)
+    assert "not a valid zlib stream" in errors[1]
+    assert "truncated" in errors[3]
+    assert (found.count, found.first_offset) == (2, 11)
+
+    found = UndecodableBodies("skip", "t/b/0")
+    batch = columns.decode(undecodable_data(), columns=names, undecodable=found)
+    batch.validate(full=True)
+    assert batch.to_pydict() == {
+        "queue_offset": [10, 12],
+        "decode_error": [None, None],
+        "body": [b"plain", b"z" * 999],
+    }
+    assert found.count == 2
+    with pytest.raises(ProtocolError, match=r"t/b/0 at offset 11 cannot be read: .*zlib.* skip"):
+        columns.decode(undecodable_data(), columns=names, undecodable=UndecodableBodies("raise", "t/b/0"))
+
+
+def test_columns_that_need_no_body_keep_all_rows_and_one_that_does_finds_the_errors_alone() -> None:
+    found = UndecodableBodies("skip", "t/b/0")
+    assert one_column(undecodable_data(), "queue_offset", undecodable=found) == [10, 11, 12, 13]
+    assert one_column(undecodable_data(), "body", undecodable=found, expand=False)[1] == b"no zlib"
+    assert found.count == 0
+    found = UndecodableBodies("null", "t/b/0")
+    errors = one_column(undecodable_data(), "decode_error", undecodable=found)
+    assert [error is None for error in errors] == [True, False, True, False]
+    assert found.count == 2
 
 
 def test_a_wrong_checksum_is_found_if_verified_and_never_on_an_empty_body() -> None:
@@ -307,6 +356,27 @@ def test_find_valid_separates_valid_records_from_all_others() -> None:
     assert columns.find_valid(good, [], base=0).tolist() == []
 
 
+def test_a_scan_ends_before_the_first_record_that_is_not_valid() -> None:
+    bodies = [b"a", b"", b"x" * 3000, "ü".encode()]
+    size = [len(message(body=body, topic="grüße")) for body in bodies]
+    at = columns.starts_from_sizes(size)
+    good = b"".join(
+        message(body=body, topic="grüße", physical_offset=500 + start)
+        for body, start in zip(bodies, at.tolist(), strict=True)
+    )
+    assert len(columns.LogRecords.scan(good, at, base=500)) == 4
+    assert columns.LogRecords.scan(good, at, base=500).sizes.tolist() == size
+    assert columns.LogRecords.scan(good, at, base=500).topics()[0] == ["grüße"]
+    for broken in range(4):
+        data = bytearray(good)
+        data[int(at[broken]) + 31] ^= 1  # its physical offset
+        assert len(columns.LogRecords.scan(bytes(data), at, base=500)) == broken
+    wrong_body = bytearray(good)
+    wrong_body[int(at[2]) + 1000] ^= 1
+    assert len(columns.LogRecords.scan(bytes(wrong_body), at, base=500)) == 2
+    assert len(columns.LogRecords.scan(good, at[:0], base=500)) == 0
+
+
 def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
     given = [
         ("TopicTest", {"KEYS": "ORDER_1", "UNIQ_KEY": "U1"}),
@@ -326,6 +396,19 @@ def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
     assert rows.tolist() == [row for row, _, _ in expected]
     assert hashes.tolist() == [wire_hashes.index_hash(topic, key) for _, topic, key in expected]
     assert hashes[1] == 1111208162
+
+
+def test_keys_belong_to_their_records_when_there_are_as_many_keys_as_records() -> None:
+    given = [
+        {"UNIQ_KEY": "U0"},
+        {"UNIQ_KEY": "U1", "KEYS": "parcel"},
+        {"UNIQ_KEY": "U2", "KEYS": "first second"},
+    ]
+    data = b"".join(message(topic="t", properties=props) for props in given)
+    rows, hashes = columns.index_keys(data, columns.find_starts(data))
+    expected = [(0, "U0"), (1, "U1"), (1, "parcel"), (2, "U2"), (2, "first"), (2, "second")]
+    assert rows.tolist() == [row for row, _ in expected]
+    assert hashes.tolist() == [wire_hashes.index_hash("t", key) for _, key in expected]
 
 
 def test_the_smallest_hash_is_indexed_as_zero() -> None:

@@ -21,7 +21,7 @@ from sparrow.broker.pop.state.ack_floor import AckFloor
 from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
 from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
 from sparrow.log_intervals import LogIntervals
-from sparrow.model.errors import Busy, SparrowError, Unavailable
+from sparrow.model.errors import Busy, NotLeader, SparrowError
 from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
 from sparrow.store.sql.drivers.errors import LockConflict
@@ -34,13 +34,6 @@ AHEAD_OF_ACK_FLOOR_MAX = 100_000
 _FINAL_FLUSH_S = 2.0
 
 _Key = tuple[str, Queue]
-
-
-class NotLeader(Unavailable):
-    """Only the leader serves pops."""
-
-    def __str__(self) -> str:
-        return "this broker is not the leader, and only the leader serves pops: refresh the route and pop from broker 0"
 
 
 class SqlPopState:
@@ -90,7 +83,7 @@ class SqlPopState:
 
     def check_available(self) -> None:
         if not self._leads:
-            raise NotLeader
+            raise NotLeader("this broker is not the leader, and only the leader serves pops: pop from broker 0")
 
     # -- positions of groups ------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class _DjangoConnection:
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using]
-        self.dialect = SimpleNamespace(name=self._connection.vendor, paramstyle="format")
+        self.dialect = SimpleNamespace(name=self._connection.vendor, driver="django", paramstyle="format")
 
     def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _CursorResult:
         cursor = self._connection.cursor()

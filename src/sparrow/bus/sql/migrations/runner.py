@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, inspect
 
 from sparrow.bus.errors import SchemaTooNew, SchemaTooOld, TablesMissing
+from sparrow.bus.sql.connections.database import TransactionConflict
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.migrations import m0001_create_tables
 from sparrow.bus.sql.tables import SCHEMA_VERSION_TABLE, metadata
@@ -98,7 +99,11 @@ def _locked(db: Connection, sql: SqlDialect) -> Iterator[None]:
         sql.change(db, "SELECT pg_advisory_xact_lock(?)", _LOCK_NUMBER)
         yield
     elif sql.kind == "mysql":
-        sql.rows(db, "SELECT GET_LOCK(?, ?)", _LOCK_NAME, _LOCK_WAIT_S)
+        # Commit first: the transaction has read tables, which blocks the process that has the lock and changes them.
+        # MySQL detects that and fails; MariaDB waits.
+        sql.change(db, "COMMIT")
+        if not sql.rows(db, "SELECT GET_LOCK(?, ?)", _LOCK_NAME, _LOCK_WAIT_S)[0][0]:
+            raise TransactionConflict("another process is changing the tables of the bus")
         try:
             # The lock does not belong to a transaction. Commit after it is acquired, to read what the last process
             # recorded, and before it is released, so that the next process reads what this one recorded.

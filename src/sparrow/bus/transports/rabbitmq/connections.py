@@ -54,5 +54,5 @@ async def close_connection(connection: AbstractConnection) -> None:
     """Close a connection; never fails."""
     try:
         await connection.close()
-    except Exception:
+    except Exception:  # noqa: S110 - the connection is given up anyway
         pass

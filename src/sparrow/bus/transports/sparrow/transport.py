@@ -23,8 +23,17 @@ from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.options import Prefetch, default_name_servers
-from sparrow.client.queue_selection import by_hash
-from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
+from sparrow.client.produce.queue_selection import by_hash
+from sparrow.model.errors import (
+    Closed,
+    FlushTimeout,
+    NotPermitted,
+    Refused,
+    ReplicationTimeout,
+    SparrowError,
+    Unavailable,
+    UnknownTopic,
+)
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.token import Credentials
@@ -283,6 +292,8 @@ async def _send_batch(
 def _check_flushed(result: SendResult, producer: Producer) -> None:
     if result.status is SendStatus.FLUSH_DISK_TIMEOUT:
         raise FlushTimeout(producer.timeout_ms)
+    if result.status is SendStatus.FLUSH_SLAVE_TIMEOUT:
+        raise ReplicationTimeout(producer.timeout_ms)
 
 
 def _fail(messages: Iterable[_Numbered], error: Exception, outcomes: _Outcomes) -> None:

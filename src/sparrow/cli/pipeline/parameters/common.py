@@ -49,6 +49,38 @@ class ClientParameters:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetParameters:
+    """How to reach the brokers of the target, if it is in another cluster."""
+
+    to_name_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--to-name-servers",
+            help="Name servers of the target, if it is in another cluster. Default: those of --name-servers.",
+            envvar="SPARROW_TO_NAME_SERVERS",
+        ),
+    ] = None
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option("--to-option", help="Client option KEY=VALUE that differs for the target. Repeatable."),
+    ] = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The client options by name."""
+        return parse_pairs("--to-option", self.to_option)
+
+    @property
+    def identity(self) -> list[str]:
+        """What the default checkpoint of a job depends on; empty without another cluster."""
+        return [] if self.to_name_servers is None else [self.to_name_servers]
+
+    def describe(self, target: str) -> str:
+        """Name the target, and its cluster if that is another one."""
+        return target if self.to_name_servers is None else f"{target} at {self.to_name_servers}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SparkParameters:
     """The Spark session of a command."""
 

@@ -20,6 +20,7 @@ from sparrow.client.aio.admin.dead_letters import dead_letter_filter, read_dead_
 from sparrow.client.aio.admin.groups import GroupMember, GroupProgress
 from sparrow.client.aio.admin.message_query import query_by_key, query_by_unique_key, view_by_offset_id
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
+from sparrow.client.aio.admin.topic_messages import read_given_up_transactions
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
@@ -29,6 +30,7 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, SUBSCRIBE_ALL
 from sparrow.model.queue import QueueBounds, QueueRef
+from sparrow.model.tls import Tls
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
 from sparrow.net.address import Address
@@ -53,13 +55,15 @@ class Admin:
         name_servers: str | None = None,
         *,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         session: ClientSession | None = None,
     ) -> None:
         """Create an admin client.
 
-        `credentials` sign every request. `session`: use the connections and credentials of another client.
+        `credentials` sign every request, `tls` encrypts the connections (None: as `SPARROW_TLS_AUTHORITIES` says).
+        `session`: use the connections and credentials of another client.
         """
-        self.session = session or ClientSession(name_servers, credentials=credentials)
+        self.session = session or ClientSession(name_servers, credentials=credentials, tls=tls)
         self._owns_session = session is None
 
     async def open(self) -> None:
@@ -222,6 +226,14 @@ class Admin:
         """
         return [letter async for letter in read_dead_letters(self.session, group, newest=newest)]
 
+    async def given_up_transactions(self, *, newest: int | None = None) -> list[StoredMessage]:
+        """Return the messages of transactions that no producer ended, the oldest first on each broker.
+
+        `topic` is the topic they were meant for; the property `PGROUP` is their producer group, and
+        `TRANSACTION_CHECK_TIMES` how often the broker checked back. `newest`: at most this many of each broker.
+        """
+        return [message async for message in read_given_up_transactions(self.session, newest=newest)]
+
     async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""
         require("numpy", "pyarrow", extra="tables", for_="Admin.dead_letter_table")
@@ -287,13 +299,33 @@ class Admin:
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    async def issue_token(self, name: str, kind: TokenKind) -> Credentials:
-        """Issue a token for a producer (`p`) or a consumer (`c`), and return what it signs its requests with.
+    async def issue_token(
+        self,
+        name: str,
+        kind: TokenKind,
+        *,
+        topics: Iterable[str] | None = None,
+        groups: Iterable[str] | None = None,
+        secret_key: str | None = None,
+    ) -> Credentials:
+        """Issue a token that may produce (`p`), consume (`c`), both (`pc`) or administer (`a`), and return its keys.
 
-        Every broker gets the same token. A name that was issued before returns the same credentials; it is refused if
-        it has another kind, or was revoked.
+        It is limited to `topics` and `groups`: names, prefixes (`orders-*`), or `*`; None means all. Every broker gets
+        the same token. A name that exists is refused, unless `secret_key` is its secret: brokers that do not have the
+        token get it then.
         """
-        return await tokens.issue_token(self.session, name, kind)
+        return await tokens.issue_token(self.session, name, kind, topics=topics, groups=groups, secret_key=secret_key)
+
+    async def change_token(
+        self,
+        name: str,
+        kind: TokenKind,
+        *,
+        topics: Iterable[str] | None = None,
+        groups: Iterable[str] | None = None,
+    ) -> None:
+        """Replace the kind of a token and its patterns of topics and groups, from the next request on."""
+        await tokens.change_token(self.session, name, kind, topics=topics, groups=groups)
 
     async def tokens(self) -> list[TokenDescription]:
         """Return every token by name, revoked ones included, without secrets."""

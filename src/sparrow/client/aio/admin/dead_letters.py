@@ -5,63 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
 
-from sparrow import clock
-from sparrow.client.aio.admin.queue_bounds import fetch_queue_bounds
+from sparrow.client.aio.admin.topic_messages import read_topic
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.consume.retry import make_redriven_message
 from sparrow.client.option_checks import validate_value
-from sparrow.client.retry import make_redriven_message
-from sparrow.client.subscription import Subscription
-from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RETRY_TOPIC
-from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
 
 REDRIVE_GROUP = "sparrow_redrive"
-_PULL_COUNT = 256
 
 
 async def read_dead_letters(
     session: ClientSession, group: str, *, newest: int | None = None
 ) -> AsyncIterator[StoredMessage]:
-    """Yield the dead letters of a group with their original topic.
-
-    They are in order, broker by broker, up to the newest one at the time of the call. `newest`: at most this many of
-    each queue.
-    """
-    topic = DLQ_TOPIC_PREFIX + group
-    try:
-        route = await session.route(topic, is_fresh=True)
-    except UnknownTopic:
-        return  # the first dead letter creates the topic: there is none
-    subscription = Subscription.of(topic, version_ms=clock.now_ms())
-    bounds = await fetch_queue_bounds(session, [topic]) if newest is not None else {}
-    for queue in sorted(route.read_queues):
-        offset, end = 0, None
-        if newest is not None and queue in bounds:
-            offset = max(bounds[queue].first, bounds[queue].end - newest)
-        while end is None or offset < end:
-            answer = await pull(
-                session,
-                queue,
-                offset,
-                group=REDRIVE_GROUP,
-                subscription=subscription,
-                count_max=_PULL_COUNT,
-                includes_subscription=True,
-            )
-            if answer.status is PullStatus.NO_NEW_MESSAGE or (
-                answer.status is PullStatus.OFFSET_MOVED and answer.next_offset <= offset
-            ):
-                break
-            end = answer.end if end is None else end
-            if answer.status is PullStatus.FOUND:
-                for letter in record.decode_all(answer.records):
-                    letter.topic = letter.properties.get(PROPERTY_RETRY_TOPIC, letter.topic)
-                    yield letter
-            offset = answer.next_offset
+    """Yield the dead letters of a group with their original topic; `newest`: at most this many of each queue."""
+    async for letter in read_topic(session, DLQ_TOPIC_PREFIX + group, group=REDRIVE_GROUP, newest=newest):
+        letter.topic = letter.properties.get(PROPERTY_RETRY_TOPIC, letter.topic)
+        yield letter
 
 
 async def redrive_dead_letters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -15,6 +15,9 @@ from sparrow.wire import bodies
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import TopicRequest
+
+_REQUESTS_MAX = 32
+"""Requests for single topics that wait for a response at the same time."""
 
 
 class SizedQueueBounds(msgspec.Struct, frozen=True, gc=False):
@@ -59,13 +62,34 @@ async def _route(session: ClientSession, topic: str) -> TopicRoute:
     return session.cached_route(topic) or await session.route(topic)
 
 
+async def fetch_bounds_by_broker(
+    session: ClientSession, topics: Mapping[str, Mapping[str, int]], masters: Mapping[str, str]
+) -> dict[QueueRef, SizedQueueBounds]:
+    """Return the bounds of all queues: broker name to topic to number of read queues. It needs no routes."""
+    parts = await asyncio.gather(
+        *(_of_topics(session, broker, masters[broker], some, None) for broker, some in topics.items())
+    )
+    return {queue: bounds for part in parts for queue, bounds in part.items()}
+
+
 async def _of_broker(
     session: ClientSession, broker: str, address: str, routes: list[TopicRoute], timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
-    body = bodies.write([route.topic for route in routes])
+    topics = {route.topic: sum(queue.broker_name == broker for queue in route.read_queues) for route in routes}
+    return await _of_topics(session, broker, address, topics, timeout_ms)
+
+
+async def _of_topics(
+    session: ClientSession, broker: str, address: str, topics: Mapping[str, int], timeout_ms: int | None
+) -> dict[QueueRef, SizedQueueBounds]:
+    """Fetch the bounds of topics, given with the number of their read queues on this broker."""
+    body = bodies.write(list(topics))
     answer = await session.invoke_unchecked(address, RequestCode.QUERY_QUEUE_BOUNDS, None, body, timeout_ms=timeout_ms)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        answers = await asyncio.gather(*(_by_stats(session, broker, address, each, timeout_ms) for each in routes))
+        limit = asyncio.Semaphore(_REQUESTS_MAX)
+        answers = await asyncio.gather(
+            *(_by_stats(session, broker, address, topic, count, timeout_ms, limit) for topic, count in topics.items())
+        )
         return {queue: head for each in answers for queue, head in each.items()}
     if answer.code != ResponseCode.SUCCESS:
         raise error_for_response(answer.code, answer.remark)
@@ -78,15 +102,21 @@ async def _of_broker(
 
 
 async def _by_stats(
-    session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
+    session: ClientSession,
+    broker: str,
+    address: str,
+    topic: str,
+    queues: int,
+    timeout_ms: int | None,
+    limit: asyncio.Semaphore,
 ) -> dict[QueueRef, SizedQueueBounds]:
     """Fetch the bounds from a broker that is not Sparrow's."""
-    answer = await session.invoke(
-        address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(route.topic), timeout_ms=timeout_ms
-    )
-    readable = {queue for queue in route.read_queues if queue.broker_name == broker}
+    async with limit:
+        answer = await session.invoke(
+            address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic), timeout_ms=timeout_ms
+        )
     return {
         queue: SizedQueueBounds(max(bounds.min_offset, 0), max(bounds.max_offset, 0), 0)
         for queue, bounds in bodies.read(bodies.TopicStats, answer.body).offset_table.items()
-        if queue in readable
+        if queue.broker_name == broker and queue.queue_id < queues
     }

@@ -1,33 +1,58 @@
-"""Tokens of producers and consumers, the same on all masters."""
+"""Tokens of clients, the same on all masters."""
 
 from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
 
 from sparrow.client.aio.admin.clusters import fetch_masters, gather_all
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import Refused
-from sparrow.model.token import Credentials, TokenKind
+from sparrow.model.token import SECRET_BYTES, Credentials, TokenKind
 from sparrow.wire import bodies
-from sparrow.wire.bodies import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.bodies import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.codes import RequestCode
 
 
-async def issue_token(session: ClientSession, name: str, kind: TokenKind) -> Credentials:
+async def issue_token(
+    session: ClientSession,
+    name: str,
+    kind: TokenKind,
+    *,
+    topics: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+    secret_key: str | None = None,
+) -> Credentials:
     """Issue a token on every master, with the same secret, and return its credentials."""
     masters = await fetch_masters(session)
-    known = await gather_all(_tokens_on(session, address) for address in masters.values())
-    has_it = {address: name in tokens for address, tokens in zip(masters.values(), known, strict=True)}
-    secret_key: str | None = None
-    # Brokers that have the token come first: the others take over its secret.
-    for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
-        body = bodies.write(IssueToken(name, kind, secret_key))
-        answer = await session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
-        given = bodies.read(TokenDescription, answer.body).secret_key
-        if given is None or secret_key not in (None, given):
-            raise Refused(
-                f"token {name!r} has another secret on broker {broker_name!r}: revoke it, and issue another name"
-            )
-        secret_key = given
-    return Credentials(name, secret_key or "")
+    if secret_key is None:
+        known = await gather_all(_tokens_on(session, address) for address in masters.values())
+        for broker_name, tokens in zip(masters, known, strict=True):
+            if name in tokens:  # before a broker that does not have it gets another secret
+                raise Refused(
+                    f"token {name!r} exists on broker {broker_name!r}, and its secret key was shown when it was "
+                    "issued: issue one under another name, or give its secret key to issue it on other brokers, too"
+                )
+        # Made here, so that a request whose answer is lost can be repeated, and no answer contains a secret.
+        secret_key = secrets.token_hex(SECRET_BYTES)
+    body = bodies.write(IssueToken(name, kind, secret_key, _listed(topics), _listed(groups)))
+    for address in masters.values():
+        await session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
+    return Credentials(name, secret_key)
+
+
+async def change_token(
+    session: ClientSession,
+    name: str,
+    kind: TokenKind,
+    *,
+    topics: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+) -> None:
+    """Replace the permissions of a token on every master that has it."""
+    body = bodies.write(ChangeToken(name, kind, _listed(topics), _listed(groups)))
+    addresses = await _masters_with(session, name)
+    await gather_all(session.invoke(address, RequestCode.CHANGE_TOKEN, None, body) for address in addresses)
 
 
 async def fetch_tokens(session: ClientSession) -> list[TokenDescription]:
@@ -43,15 +68,24 @@ async def fetch_tokens(session: ClientSession) -> list[TokenDescription]:
 
 async def revoke_token(session: ClientSession, name: str) -> None:
     """Revoke a token on every master that has it."""
+    body = bodies.write(RevokeToken(name))
+    addresses = await _masters_with(session, name)
+    await gather_all(session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in addresses)
+
+
+async def _masters_with(session: ClientSession, name: str) -> list[str]:
     masters = await fetch_masters(session)
     known = await gather_all(_tokens_on(session, address) for address in masters.values())
     having = [address for address, tokens in zip(masters.values(), known, strict=True) if name in tokens]
     if not having:
         raise Refused(f"there is no token {name!r}")
-    body = bodies.write(RevokeToken(name))
-    await gather_all(session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in having)
+    return having
 
 
 async def _tokens_on(session: ClientSession, address: str) -> dict[str, TokenDescription]:
     answer = await session.invoke(address, RequestCode.LIST_TOKENS)
     return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
+
+
+def _listed(patterns: Iterable[str] | None) -> list[str] | None:
+    return None if patterns is None else list(patterns)

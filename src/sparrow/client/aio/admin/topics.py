@@ -38,12 +38,15 @@ async def create_topic(
     brokers: Iterable[str] | None,
     permission: int,
     has_lanes: bool,
+    attributes: str | None = None,
 ) -> TopicRoute:
     """Create or change a topic on masters, and wait until the name server lists it there."""
     validate_topic_name(name)
     masters = await fetch_masters(session, cluster, brokers)
     read_queues, sys_flag = (queues * LANE_COUNT, LANES_SYS_FLAG) if has_lanes else (queues, 0)
-    header = UpdateTopic(name, AUTO_CREATE_TOPIC, read_queues, queues, permission, "SINGLE_TAG", False, sys_flag)
+    header = UpdateTopic(
+        name, AUTO_CREATE_TOPIC, read_queues, queues, permission, "SINGLE_TAG", False, sys_flag, attributes
+    )
     await gather_all(
         session.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values()
     )

@@ -1,8 +1,9 @@
-"""The errors of responses that are no success, with a hint if the server is of the wrong kind."""
+"""The errors of requests: responses that are no success, servers of the wrong kind, and name servers that are away."""
 
 from __future__ import annotations
 
-from sparrow.model.errors import SparrowError, WrongServer
+from sparrow.model.errors import ConnectionLost, NoNameServer, SparrowError, WrongServer
+from sparrow.net.dialer import UNREACHABLE_REMEDY
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
@@ -26,3 +27,12 @@ def error_of(answer: RemotingCommand, code: int, address: str) -> SparrowError:
         if code in _BROKER_CODES:
             return WrongServer(address, False)
     return error_for_response(answer.code, answer.remark)
+
+
+def name_server_outage(failure: SparrowError, name_servers: str) -> SparrowError:
+    """Return the error of a request that no name server answered, with all their addresses if none can be reached."""
+    if not isinstance(failure, ConnectionLost) or not failure.why.endswith(UNREACHABLE_REMEDY):
+        return failure
+    outage = NoNameServer(name_servers, failure.why.removesuffix(f"; {UNREACHABLE_REMEDY}"))
+    outage.__cause__ = failure
+    return outage

@@ -14,7 +14,7 @@ from random import randrange
 from typing import Any, TypeVar
 
 from sparrow.client.aio.connection.group_conflicts import GroupConflictLog
-from sparrow.client.aio.connection.response_errors import error_of
+from sparrow.client.aio.connection.response_errors import error_of, name_server_outage
 from sparrow.client.aio.connection.session_users import SessionConsumer, TransactionCheckResponder
 from sparrow.client.health import HealthMonitor
 from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
@@ -30,16 +30,18 @@ from sparrow.model.errors import (
 )
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
+from sparrow.model.tls import Tls, default_tls
 from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
-from sparrow.net.channel import Channel, connect
+from sparrow.net.channel import Channel
+from sparrow.net.dialer import connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
+from sparrow.net.tls import client_context
 from sparrow.wire import bodies
 from sparrow.wire.bodies import HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.frame import FRAME_BYTES_MAX, RemotingCommand
 from sparrow.wire.headers import GetRoute, Header, Heartbeat
-from sparrow.wire.signing import sign
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +63,12 @@ class ClientSession:
         timeout_ms: int = 3_000,
         maintenance_interval_ms: int = 30_000,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """Create a session. `credentials` sign every request to brokers and name servers.
+        """Create a session. `credentials` sign every request to brokers and name servers, `tls` encrypts them.
 
-        Without `name_servers` it uses those of the environment variable `SPARROW_NAME_SERVERS`, or 127.0.0.1:9876.
+        Without `name_servers` it uses those of the environment variable `SPARROW_NAME_SERVERS`, or 127.0.0.1:9876;
+        without `tls`, what `SPARROW_TLS_AUTHORITIES` says.
         """
         name_servers = default_name_servers() if name_servers is None else name_servers
         self._name_servers = parse_addresses(name_servers) if type(name_servers) is str else []
@@ -78,6 +82,7 @@ class ClientSession:
         self.health = HealthMonitor(self.client_id)
         self.timeout_ms = timeout_ms
         self._credentials = credentials
+        self._tls = client_context(tls or default_tls())
         self.is_open = False
         self.on_routes_changed: list[Callable[[str], None]] = []
         """Called with each topic whose route has changed."""
@@ -106,7 +111,9 @@ class ClientSession:
         """Start the maintenance task. Connections are opened when they are used first."""
         if not self.is_open:
             self.is_open = True
-            self._dispatcher: RequestDispatcher[ClientSession] = RequestDispatcher(self, self.handlers)
+            self._dispatcher: RequestDispatcher[ClientSession] = RequestDispatcher(
+                self, self.handlers, body_limits=dict.fromkeys(self.handlers, FRAME_BYTES_MAX)
+            )
             self._maintenance = asyncio.create_task(self._maintain())
 
     async def close(self) -> None:
@@ -138,10 +145,6 @@ class ClientSession:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def signed(self, header: Header | None, body: bytes | memoryview = b"") -> Header | None:
-        """Return the header for sending on a channel: signed if there are credentials."""
-        return header if self._credentials is None else sign(header, body, self._credentials)
-
     def cached_channel(self, address: str) -> Channel | None:
         """Return the open channel to an address; None without one."""
         channel = self._channels.get(address)
@@ -163,7 +166,13 @@ class ClientSession:
     async def _connect(self, address: str) -> Channel:
         is_broker = address not in self.name_servers
         try:
-            channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
+            channel = await connect(
+                Address.parse(address),
+                self._serve,
+                timeout_ms=self.timeout_ms,
+                tls=self._tls,
+                credentials=self._credentials,
+            )
         except ConnectionLost as error:
             if is_broker:  # name servers are reported together
                 self.health.report_error(
@@ -174,8 +183,7 @@ class ClientSession:
         if is_broker and (body := self._heartbeat_body()) is not None:
             # Brokers identify clients by connection: a new one needs a heartbeat before the first pull.
             try:
-                beat = self.signed(Heartbeat(), body)
-                answer = await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
+                answer = await channel.request(RequestCode.HEART_BEAT, Heartbeat(), body, timeout_ms=self.timeout_ms)
                 if answer.code != ResponseCode.SUCCESS:
                     self._heartbeat_failed(address, error_of(answer, RequestCode.HEART_BEAT, address))
                 else:
@@ -215,7 +223,7 @@ class ClientSession:
     ) -> RemotingCommand:
         """Send a request and return its response, whatever its code."""
         channel = self.cached_channel(address) or await self.channel(address)
-        return await channel.request(code, self.signed(header, body), body, timeout_ms=timeout_ms or self.timeout_ms)
+        return await channel.request(code, header, body, timeout_ms=timeout_ms or self.timeout_ms)
 
     async def invoke_name_server(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_ms: int | None = None
@@ -241,7 +249,7 @@ class ClientSession:
             return answer
         assert failure is not None
         self.health.report_error(failure, "no name server can be used", address=self.name_servers_text)
-        raise failure
+        raise name_server_outage(failure, self.name_servers_text)
 
     @property
     def name_servers(self) -> list[str]:

@@ -13,11 +13,11 @@ from sparrow import clock
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.aio.connection.session_users import SessionConsumer
 from sparrow.client.aio.consume.queue_fetcher import restore_original_topic
-from sparrow.client.retry import is_handler_decision
+from sparrow.client.consume.retry import is_handler_decision
 from sparrow.model.errors import UnknownGroup
 from sparrow.model.queue import QueueRef
 from sparrow.net.dispatcher import HandlerResponse, RequestContext
-from sparrow.wire import record
+from sparrow.wire import bodies, record
 from sparrow.wire.bodies import ConsumeDirectlyResult, ConsumerStatus, OffsetTable, SubscriptionData
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode
 from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, NotifyConsumersChanged, ResetOffset
@@ -33,7 +33,9 @@ async def on_members_changed(request: NotifyConsumersChanged, session: ClientSes
 
 async def reset_offsets(request: ResetOffset, session: ClientSession, context: RequestContext) -> None:
     """Continue from other offsets: an operator reset the group."""
-    await _member(session, request.group).reset_offsets(context.body(OffsetTable).offset_table)
+    # Not `context.body`: the table of a wide topic is large, and keyed by queues, which is the dialect.
+    table = bodies.read(OffsetTable, context.command.body)
+    await _member(session, request.group).reset_offsets(table.offset_table)
 
 
 async def report_offsets(request: AskStatus, session: ClientSession, _context: RequestContext) -> HandlerResponse:

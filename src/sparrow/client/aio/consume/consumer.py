@@ -1,8 +1,10 @@
 """The asyncio consumer: subscribes, shares the queues of its topics with its group, delivers messages, commits offsets.
 
-Messages are taken in one of three ways, one for the life of a consumer: a handler (`start`), `async for`, or `poll`.
+Messages are taken in one of three ways, one for the life of a consumer: a handler (`start`), `async for`, or `poll`;
+or in batches, by `start_batches` or `poll_batch`.
 
-Delivery is at least once: a message may be delivered again after a crash, or when a queue moves to another member.
+Delivery is at least once: a message may be delivered again after a crash, or when a queue moves to another member. With
+`at_most_once` it is never delivered again, and lost if it is not handled.
 
 A consumer without a group reads every queue from its end on. Its offsets are not kept, and a message that its handler
 rejects is not delivered again.
@@ -11,22 +13,26 @@ rejects is not delivered again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Unpack, cast
 
 from sparrow import clock
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.connection.session_client import SessionClient
-from sparrow.client.aio.consume.handler_delivery import ConcurrentDelivery, MessageHandler, OrderlyDelivery
+from sparrow.client.aio.consume.handler_delivery import CommitFirst, MessageHandler, make_delivery
 from sparrow.client.aio.consume.membership import GroupMembership
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
 from sparrow.client.aio.consume.pull import PullResult, pull
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage
-from sparrow.client.aio.consume.send_back import FailurePolicy, RetryLocally, SendBackToBroker, SkipFailed
-from sparrow.client.aio.consume.topic_lanes import TopicLanes
+from sparrow.client.aio.consume.send_back import FailurePolicy, SendBackEach, choose_failure_policy
+from sparrow.client.aio.consume.topic_lanes import TopicLanes, has_lanes
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
+from sparrow.client.consume.pulled_batch import PulledBatch, as_batch
+from sparrow.client.consume.subscription import Subscription
 from sparrow.client.handler_checks import require_coroutine_function
+from sparrow.client.message_spans import spans_around
 from sparrow.client.option_checks import validate_value
 from sparrow.client.options import (
     CONSUMER_DEFAULTS,
@@ -36,7 +42,6 @@ from sparrow.client.options import (
     StartPosition,
     complete_options,
 )
-from sparrow.client.subscription import Subscription
 from sparrow.extras import require
 from sparrow.model.errors import GroupRequired, Refused
 from sparrow.model.message import StoredMessage
@@ -44,6 +49,7 @@ from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.queue import QueueRef
 from sparrow.model.topic import validate_group_name
+from sparrow.wire.undecodable import OnUndecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,10 +79,8 @@ class Consumer(SessionClient):
         `session`: use the connections and credentials of another client, which then has to close them.
         """
         chosen = complete_options("Consumer", options, CONSUMER_DEFAULTS, ConsumerOptions)
-        if group is None and chosen["trace"]:
-            raise GroupRequired("a trace of what handlers do")
-        if group is None and chosen["offsets_path"] is not None:
-            raise GroupRequired("keeping progress in a file")
+        if group is None and (chosen["trace"] or chosen["offsets_path"] is not None):
+            raise GroupRequired("a trace of what handlers do" if chosen["trace"] else "keeping progress in a file")
         self.group = None if group is None else validate_group_name(group)
         self._owns_session = session is None
         self.session = session or ClientSession(
@@ -84,18 +88,14 @@ class Consumer(SessionClient):
             instance_name=chosen["instance_name"],
             timeout_ms=chosen["timeout_ms"],
             credentials=chosen["credentials"],
+            tls=chosen["tls"],
         )
         self._membership = GroupMembership(self.session, self.group, chosen)
         self.mode = self._membership.mode
         # Without a group no message is delivered again, so a failed one is skipped at once.
-        self._retries_max = chosen["retries_max"] if group is not None else 0
-        self._failure_policy: FailurePolicy
-        if self.group is None:
-            self._failure_policy = SkipFailed()
-        elif self.mode == "broadcast":
-            self._failure_policy = RetryLocally()
-        else:
-            self._failure_policy = SendBackToBroker(self.session, self.group, self._retries_max)
+        is_once = self._is_at_most_once = chosen["at_most_once"]
+        self._retries_max = chosen["retries_max"] if group is not None and not is_once else 0
+        self._failure_policy = choose_failure_policy(self.session, self.group, chosen)
         self._starvation_ms = chosen["starvation_ms"]
         self._traces = chosen["trace"]
         self._tracer: Tracer | None = None
@@ -151,28 +151,57 @@ class Consumer(SessionClient):
         require_coroutine_function(handler, "the handler")
         validate_value("workers", workers, AtLeastOne, "start")
         validate_value("batch", batch, AtLeastOne | None, "start")
-        handler = await self._traced(handler)
-        policy = self._failure_policy
-        if orderly:
-            in_order = OrderlyDelivery(
-                handler, batch=batch, retries_max=self._retries_max, dead_letter=policy.dead_letter
-            )
-            await self._membership.join(in_order, is_orderly=True)
-        else:
-            await self._membership.join(
-                ConcurrentDelivery(
-                    handler, workers=workers, batch=batch, send_back=policy.send_back, lanes=self._topic_lanes()
-                )
-            )
+        await self._start(handler, self._failure_policy, workers=workers, batch=batch, orderly=orderly)
+
+    async def start_batches(
+        self, handler: Callable[[PulledBatch], Awaitable[object]], *, workers: int = 4, orderly: bool = False
+    ) -> None:
+        """Start to pass what each pull returns to a coroutine function, as a `PulledBatch`, and return at once.
+
+        When the handler raises, every message of the batch is delivered again later. The rest is as in `start`.
+        """
+        require("numpy", "pyarrow", extra="tables", for_="Consumer.start_batches")
+        require_coroutine_function(handler, "the handler")
+        validate_value("workers", workers, AtLeastOne, "start_batches")
+
+        async def handle(given: StoredMessage | PulledBatch) -> None:
+            await handler(as_batch(given))
+
+        policy = SendBackEach(self._failure_policy)
+        await self._start(handle, policy, workers=workers, batch=None, orderly=orderly, takes_batches=True)
+
+    async def _start(
+        self,
+        handler: MessageHandler,
+        policy: FailurePolicy,
+        *,
+        workers: int,
+        batch: int | None,
+        orderly: bool,
+        takes_batches: bool = False,
+    ) -> None:
+        delivery = make_delivery(
+            await self._traced(handler),
+            policy,
+            workers=None if orderly else workers,
+            batch=batch,
+            retries_max=self._retries_max,
+            lanes=self._topic_lanes(),
+            commit_first=self._commit_first,
+        )
+        await self._membership.join(delivery, is_orderly=orderly, takes_batches=takes_batches)
+
+    @property
+    def _commit_first(self) -> CommitFirst | None:
+        return self._membership.queues.commit_first if self._is_at_most_once else None
 
     def _topic_lanes(self) -> TopicLanes:
-        return TopicLanes(self._has_lanes, starvation_ms=self._starvation_ms)
-
-    def _has_lanes(self, topic: str) -> bool:
-        route = self.session.cached_route(topic)
-        return route is not None and bool(route.lane_brokers)
+        # Messages that are committed before they are delivered must be taken in the order of their queue.
+        session = None if self._is_at_most_once else self.session
+        return TopicLanes(partial(has_lanes, session), starvation_ms=self._starvation_ms)
 
     async def _traced(self, handler: MessageHandler) -> MessageHandler:
+        handler = spans_around(handler, self.group or "")
         if not self._traces or self.group is None:
             return handler
         if self._tracer is None:
@@ -186,13 +215,21 @@ class Consumer(SessionClient):
 
     async def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
         """Return some messages, or none when the time is up. The messages of earlier polls count as consumed."""
-        if type(count_max) is not int or count_max < 0:
+        if type(count_max) is not int or count_max < 0 or timeout_ms < 0:
             validate_value("count_max", count_max, NotNegative, "poll")
-        if timeout_ms < 0:
             validate_value("timeout_ms", timeout_ms, NotNegative, "poll")
         delivery = await self._polled_delivery()
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
+
+    async def poll_batch(self, *, timeout_ms: int = 1_000) -> PulledBatch | None:
+        """Return the messages of one pull, or None when the time is up. Those of earlier polls count as consumed."""
+        require("numpy", "pyarrow", extra="tables", for_="Consumer.poll_batch")
+        validate_value("timeout_ms", timeout_ms, NotNegative, "poll_batch")
+        delivery = await self._polled_delivery(takes_batches=True)
+        delivery.finish()
+        taken = await delivery.take(1, timeout_ms / 1000)
+        return cast(PulledBatch, taken[0]) if taken else None
 
     async def __anext__(self) -> StoredMessage:
         """Return the next message. The one before counts as consumed."""
@@ -214,9 +251,12 @@ class Consumer(SessionClient):
             self._membership.delivery.finish()
         await self._membership.queues.commit(is_last=True)
 
-    async def _polled_delivery(self) -> PolledDelivery:
+    async def _polled_delivery(self, *, takes_batches: bool = False) -> PolledDelivery:
         if self._membership.delivery is None:
-            await self._membership.join(PolledDelivery(self._topic_lanes()))
+            fresh = PolledDelivery(self._topic_lanes(), self._commit_first)
+            await self._membership.join(fresh, takes_batches=takes_batches)
+        elif self._membership.queues.takes_batches is not takes_batches:
+            raise Refused("this consumer takes either messages or batches, and has begun with the other: use another")
         if not isinstance(self._membership.delivery, PolledDelivery):
             raise Refused(
                 "this consumer passes its messages to the handler of start(), and cannot be polled as well: "
@@ -317,25 +357,43 @@ class Consumer(SessionClient):
         *,
         expression: str = SUBSCRIBE_ALL,
         columns: Iterable[str] | None = None,
+        on_undecodable: OnUndecodable = "null",
     ) -> pa.Table:
-        """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms."""
+        """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms.
+
+        A body that does not decompress is null, and the column `decode_error` says why; `on_undecodable` can also be
+        `skip` (leave out the row) or `raise`.
+        """
         require("numpy", "pyarrow", extra="tables", for_="Consumer.read_table")
         from sparrow.client.aio.consume.table_reader import read_table
 
-        for name, position in (("start", start), ("end", end)):
-            validate_value(name, position, StartPosition | int, "read_table")
+        validate_value("start", start, StartPosition | int, "read_table")
+        validate_value("end", end, StartPosition | int, "read_table")
+        validate_value("on_undecodable", on_undecodable, OnUndecodable, "read_table")
         return await read_table(
-            self.session, self._membership.request_group, topic, start, end, expression=expression, columns=columns
+            self.session,
+            self._membership.request_group,
+            topic,
+            start,
+            end,
+            expression=expression,
+            columns=columns,
+            on_undecodable=on_undecodable,
         )
 
 
 async def fetch_items(
-    consumer: Consumer, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
+    consumer: Consumer,
+    count_max: int,
+    timeout_s: float | None,
+    *,
+    in_lanes_max: int | None = None,
+    takes_batches: bool = False,
 ) -> list[FetchedMessage]:
     """Take messages with their fetchers, for the blocking client and the event bus.
 
     The caller reports them with `mark_consumed`. The first call joins the group. `in_lanes_max`: the limit in topics
     with priority lanes, because a message that is taken can no longer be overtaken.
     """
-    delivery = await consumer._polled_delivery()
+    delivery = await consumer._polled_delivery(takes_batches=takes_batches)
     return await delivery.fetch_items(count_max, timeout_s, in_lanes_max=in_lanes_max)

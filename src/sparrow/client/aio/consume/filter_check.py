@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.subscription import Subscription
+from sparrow.client.consume.subscription import Subscription
 from sparrow.model.errors import ConnectionLost, RequestTimeout, UnknownTopic
 from sparrow.model.protocol import EXPRESSION_SQL92
 from sparrow.wire import bodies

@@ -5,7 +5,9 @@
 2. In order: one batch of a queue at a time, and only while the broker has locked the queue for us. A failed message is
    retried in place, as often as retries are allowed; then it becomes a dead letter, and the queue continues.
 3. A handler may decide: `raise RetryLater(level)`, `raise DeadLetter()`.
-4. In a topic with priority lanes, the highest priority is delivered first. In order, every queue has a runner of its
+4. With `commit_first` (at most once), messages are committed before their handler is called, and a failed message is
+   not delivered again.
+5. In a topic with priority lanes, the highest priority is delivered first. In order, every queue has a runner of its
    own, so no lane waits for another.
 """
 
@@ -14,14 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from sparrow import clock
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetcher, mark_consumed
+from sparrow.client.aio.consume.send_back import FailurePolicy
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
-from sparrow.client.priority_lanes import PriorityLanes
-from sparrow.client.retry import DeadLetter, RetryLater, is_handler_decision
+from sparrow.client.consume.priority_lanes import PriorityLanes
+from sparrow.client.consume.retry import DeadLetter, RetryLater, is_handler_decision
+from sparrow.model.errors import SparrowError
 from sparrow.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
@@ -32,7 +36,12 @@ MessageHandler = Callable[[Any], Awaitable[object]]
 SendBackCallback = Callable[[QueueFetcher, StoredMessage, Exception], Awaitable[bool]]
 """Sends a message back to the broker after a failure of its handler. Returns False if that is impossible now."""
 
+CommitFirst = Callable[[Sequence[FetchedMessage]], Awaitable[list[FetchedMessage]]]
+"""Commits messages before they are delivered, and returns those that may be. Raises if that is impossible now."""
+
 LOCAL_RETRY_S = 5.0
+COMMIT_RETRY_S = 1.0
+"""Pause before messages are committed again that must be committed before they are delivered."""
 ORDERLY_SUSPEND_S = 1.0
 RELEASE_WAIT_S = 1.0
 """How long releasing a queue waits for its handler; then other queues are rebalanced first."""
@@ -91,8 +100,10 @@ class ConcurrentDelivery:
         batch: int | None,
         send_back: SendBackCallback,
         lanes: TopicLanes,
+        commit_first: CommitFirst | None = None,
     ) -> None:
         self._handler, self._batch, self._send_back, self._lanes = handler, batch, send_back, lanes
+        self._commit_first = commit_first
         self._size = batch or 1
         # Lanes are queued once for each batch that waits in them. The content of a batch is decided when its turn
         # comes; it may be empty if its messages were delivered in earlier ones.
@@ -128,12 +139,28 @@ class ConcurrentDelivery:
                     await self._handle(items)
 
     async def _handle(self, items: list[FetchedMessage]) -> None:
+        if self._commit_first is not None:
+            items = await self._committed(items, self._commit_first)
+            if not items:
+                return
         fetcher, message = items[0]
         given = message if self._batch is None else [message for _, message in items]
         failure = await _failure(self._handler, given, fetcher)
         if failure is not None:
             items = [item for item in items if await self._sent_back(item, failure)]
         mark_consumed(items)
+
+    async def _committed(self, items: list[FetchedMessage], commit_first: CommitFirst) -> list[FetchedMessage]:
+        """Commit messages, and return those that may be delivered.
+
+        While a broker cannot be reached, this worker takes no other messages: they would be lost with these in a crash.
+        """
+        while not self._is_stopping:
+            try:
+                return await commit_first(items)
+            except SparrowError:  # it has been reported
+                await asyncio.sleep(COMMIT_RETRY_S)
+        return []
 
     async def _sent_back(self, item: FetchedMessage, failure: Exception) -> bool:
         fetcher, message = item
@@ -155,9 +182,15 @@ class OrderlyDelivery:
     """
 
     def __init__(
-        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, dead_letter: SendBackCallback
+        self,
+        handler: MessageHandler,
+        *,
+        batch: int | None,
+        retries_max: int | None,
+        dead_letter: SendBackCallback,
+        commit_first: CommitFirst | None = None,
     ) -> None:
-        self._handler, self._batch = handler, batch
+        self._handler, self._batch, self._commit_first = handler, batch, commit_first
         self._retries_max, self._dead_letter = retries_max, dead_letter
         self._lines: dict[QueueFetcher, deque[StoredMessage]] = {}
         self._runners: dict[QueueFetcher, asyncio.Task[None]] = {}
@@ -187,7 +220,11 @@ class OrderlyDelivery:
                     await asyncio.sleep(ORDERLY_SUSPEND_S / 10)
                     continue
                 chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
-                failure = await self._failure(fetcher, chunk)
+                with self._running:
+                    if not await self._is_committed(fetcher, chunk):
+                        await fetcher.pause(COMMIT_RETRY_S)
+                        continue
+                    failure = await self._failure(fetcher, chunk)
                 count = len(chunk) if failure is None else await self._dead_lettered(fetcher, chunk, failure)
                 for _ in range(min(count, len(line))):
                     line.popleft()
@@ -199,9 +236,17 @@ class OrderlyDelivery:
         finally:
             self._runners.pop(fetcher, None)
 
+    async def _is_committed(self, fetcher: QueueFetcher, chunk: list[StoredMessage]) -> bool:
+        """Commit messages if that comes first, and return whether they may be delivered."""
+        if self._commit_first is None:
+            return True
+        try:
+            return len(await self._commit_first([(fetcher, message) for message in chunk])) == len(chunk)
+        except SparrowError:  # it has been reported
+            return False
+
     async def _failure(self, fetcher: QueueFetcher, chunk: list[StoredMessage]) -> Exception | None:
-        with self._running:
-            return await _failure(self._handler, chunk[0] if self._batch is None else chunk, fetcher)
+        return await _failure(self._handler, chunk[0] if self._batch is None else chunk, fetcher)
 
     async def _dead_lettered(self, fetcher: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
         """Make messages dead letters that cannot be retried, from the first on, and return how many.
@@ -226,6 +271,26 @@ class OrderlyDelivery:
         self._is_stopping = True
         await self._running.none(grace_s)
         await _cancelled(list(self._runners.values()))
+
+
+def make_delivery(
+    handler: MessageHandler,
+    policy: FailurePolicy,
+    *,
+    workers: int | None,
+    batch: int | None,
+    retries_max: int | None,
+    lanes: TopicLanes,
+    commit_first: CommitFirst | None,
+) -> ConcurrentDelivery | OrderlyDelivery:
+    """Return a delivery by some workers; without any, one that keeps the order of each queue."""
+    if workers is None:
+        return OrderlyDelivery(
+            handler, batch=batch, retries_max=retries_max, dead_letter=policy.dead_letter, commit_first=commit_first
+        )
+    return ConcurrentDelivery(
+        handler, workers=workers, batch=batch, send_back=policy.send_back, lanes=lanes, commit_first=commit_first
+    )
 
 
 async def _failure(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
@@ -20,12 +19,12 @@ from sparrow.client.aio.consume import broker_requests
 from sparrow.client.aio.consume.assigned_queues import AssignedQueues
 from sparrow.client.aio.consume.filter_check import check_filter
 from sparrow.client.aio.consume.handler_delivery import MessageDelivery
-from sparrow.client.aio.consume.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore
+from sparrow.client.aio.consume.offset_store import LocalOffsetStore, make_offset_store
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
 from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier
 from sparrow.client.aio.consume.rebalance import Rebalancer, fetch_end_offsets
-from sparrow.client.options import ConsumeMode, ConsumerOptions, Prefetch, StartPosition
-from sparrow.client.subscription import Subscription
+from sparrow.client.consume.subscription import Subscription
+from sparrow.client.options import ConsumeMode, ConsumerOptions, StartPosition
 from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import EXPRESSION_TAG, RETRY_TOPIC_PREFIX, TOOLS_GROUP
@@ -39,9 +38,9 @@ log = logging.getLogger(__name__)
 
 REBALANCE_INTERVAL_S = 20.0
 """How often queues are rebalanced when no change is notified."""
-MISSING_TOPIC_INTERVAL_S = 1.0
-"""How often a rebalance is repeated that could not be completed, for example because a topic does not exist yet."""
-_LOCK_INTERVAL_S = 20.0
+RETRY_S_MIN, RETRY_S_MAX = 0.1, 1.0
+"""How soon a rebalance is repeated that could not be completed, then at growing intervals: another member still holds
+the lock of a queue, or a topic does not exist yet."""
 ANONYMOUS_GROUP = TOOLS_GROUP
 """The group name in the requests of a consumer without a group. RocketMQ's tools read under it, so every broker accepts
 it. The consumer sends no heartbeat and commits nothing for it, so it never becomes a member."""
@@ -63,12 +62,7 @@ class GroupMembership:
         self._consume_from: StartPosition = "first" if group is None else options["consume_from"]
         self._strategy = options["strategy"]
         self._commit_interval_s = options["commit_interval_ms"] / 1000
-        self._offsets: OffsetStore
-        if self.mode == "broadcast":
-            path = options["offsets_path"]
-            self._offsets = LocalOffsetStore(Path(path) if path is not None else None)
-        else:
-            self._offsets = BrokerOffsetStore(session, self.request_group)
+        self._offsets = make_offset_store(session, self.request_group, self.mode, options)
         self._topics_from_end: set[str] = set()
         """Without a group: topics whose end offsets have been read, from which the consumer starts."""
         self._subscriptions: dict[str, Subscription] = {}
@@ -77,9 +71,11 @@ class GroupMembership:
         self.queues = AssignedQueues(
             session,
             self.request_group,
-            prefetch=options["prefetch"] or Prefetch(),
+            prefetch=options["prefetch"],
             offsets=self._offsets,
-            commits_with_pulls=self.mode == "cluster",
+            commits_first=options["at_most_once"],
+            commits_with_pulls=self.mode == "cluster" and not options["at_most_once"],
+            on_conflict=self._rebalance_soon,
             includes_subscription=group is None,
         )
         self._rebalancer: Rebalancer | None = None
@@ -159,8 +155,8 @@ class GroupMembership:
 
     # -- joining and leaving ------------------------------------------------------------------------------------------
 
-    async def join(self, delivery: MessageDelivery, *, is_orderly: bool = False) -> None:
-        """Register with the brokers and start to read; messages go to the delivery."""
+    async def join(self, delivery: MessageDelivery, *, is_orderly: bool = False, takes_batches: bool = False) -> None:
+        """Register with the brokers and start to read; messages, or batches of them, go to the delivery."""
         if self.is_closed:
             raise Closed("the consumer", "create a new one")
         if self.delivery is not None:
@@ -183,7 +179,7 @@ class GroupMembership:
             offsets=self._offsets,
             start=self._consume_from,
         )
-        self.queues.serve(delivery, self._rebalancer)
+        self.queues.serve(delivery, self._rebalancer, takes_batches=takes_batches)
         self.started_ms = clock.now_ms()
         if self.group is not None:
             self.session.consumers[self.group] = self
@@ -201,7 +197,7 @@ class GroupMembership:
             asyncio.create_task(self._keep_committing(), name=f"commit {self.group}"),
         ]
         if is_orderly:
-            self._tasks.append(asyncio.create_task(self._keep_locks(), name=f"lock {self.group}"))
+            self._tasks.append(asyncio.create_task(self.queues.keep_locked(), name=f"lock {self.group}"))
 
     async def leave(self, grace_s: float) -> None:
         """Let running handlers finish, commit, release the queues and unregister from the brokers."""
@@ -241,11 +237,16 @@ class GroupMembership:
         """Wait until queues have been assigned for the first time."""
         await self._has_rebalanced.wait()
 
+    def _rebalance_soon(self) -> None:
+        asyncio.get_running_loop().call_later(RETRY_S_MIN, self._rebalance_now.set)
+
     def _route_changed(self, topic: str) -> None:
         if topic in self._subscriptions:
             self._rebalance_now.set()
+            self.queues.lock_now.set()  # another broker may lead, which knows of no locks
 
     async def _keep_rebalancing(self) -> None:
+        retry_s = RETRY_S_MIN
         while True:
             self._rebalance_now.clear()
             is_complete = False
@@ -259,10 +260,11 @@ class GroupMembership:
             except Exception:
                 log.exception("rebalance of group %(group)s failed; it is repeated", {"group": self.group})
             try:
-                async with asyncio.timeout(REBALANCE_INTERVAL_S if is_complete else MISSING_TOPIC_INTERVAL_S):
+                async with asyncio.timeout(REBALANCE_INTERVAL_S if is_complete else retry_s):
                     await self._rebalance_now.wait()
+                retry_s = RETRY_S_MIN
             except TimeoutError:
-                pass
+                retry_s = RETRY_S_MIN if is_complete else min(2 * retry_s, RETRY_S_MAX)
 
     async def _rebalance(self) -> bool:
         """Begin and release queues as the group allocates them. Return False if part of it must be repeated soon."""
@@ -358,11 +360,6 @@ class GroupMembership:
             except SparrowError as error:
                 what = f"group {self.request_group!r} cannot commit its offsets"
                 self.session.health.report_request(error, what, part="commit")
-
-    async def _keep_locks(self) -> None:
-        while True:
-            await asyncio.sleep(_LOCK_INTERVAL_S)
-            await self.queues.renew_locks()
 
     # -- requests from brokers ----------------------------------------------------------------------------------------
 

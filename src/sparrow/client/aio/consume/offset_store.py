@@ -1,4 +1,8 @@
-"""Offset stores: on the brokers for members that share queues, in a local file or in memory for broadcast consumers."""
+"""Offset stores: on the brokers for members that share queues, in a local file or in memory for broadcast consumers.
+
+For delivery at most once, a commit on a broker succeeds only if the group's offset is still the one that this consumer
+has read or committed: of two members that read the same queue for a moment, one gets each message.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,19 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Container, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from sparrow.client.aio.connection.leader_requests import invoke_leader, leader_address
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.model.errors import SparrowError, Unavailable
+from sparrow.client.options import ConsumeMode, ConsumerOptions
+from sparrow.model.errors import OffsetConflict, SparrowError
 from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.error_codes import error_for_response
-from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import CommitOffset, Header, OffsetResponse, QueryOffset
 
 
 class OffsetStore(Protocol):
@@ -39,11 +45,10 @@ class BrokerOffsetStore:
 
     async def load(self, queue: QueueRef) -> int | None:
         header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
-        answer = await self._session.invoke_unchecked(self._address(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        answer = await self._invoke(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accepted)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_response(answer.code, answer.remark)
         return headers.read(OffsetResponse, answer.ext).offset
 
     async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
@@ -61,19 +66,46 @@ class BrokerOffsetStore:
 
     async def _save(self, queue: QueueRef, offset: int, is_last: bool) -> None:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
-        address = self._address(queue)
         if is_last:
-            await self._session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            await self._invoke(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
-            channel = await self._session.channel(address)
-            channel.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
+            channel = await self._session.channel(leader_address(self._session, queue.topic, queue.broker_name))
+            channel.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
-    def _address(self, queue: QueueRef) -> str:
-        route = self._session.cached_route(queue.topic)
-        address = route.address_of(queue.broker_name) if route is not None else None
-        if address is None:
-            raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
-        return address
+    async def _invoke(
+        self, queue: QueueRef, code: RequestCode, header: Header, accepted: Container[int] = (ResponseCode.SUCCESS,)
+    ) -> RemotingCommand:
+        return await invoke_leader(self._session, queue.topic, queue.broker_name, code, header, accepted=accepted)
+
+
+class ConditionalOffsetStore(BrokerOffsetStore):
+    """Offsets on the broker of each queue, committed only if no other member has committed meanwhile."""
+
+    def __init__(self, session: ClientSession, group: str) -> None:
+        super().__init__(session, group)
+        self._known: dict[QueueRef, int] = {}
+        """The committed offset of each queue, -1 without one."""
+
+    async def load(self, queue: QueueRef) -> int | None:
+        found = await super().load(queue)
+        self._known[queue] = -1 if found is None else found
+        return found
+
+    async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
+        """Commit offsets, and wait until the brokers have stored them; raise `OffsetConflict` if one has changed.
+
+        After a lost response the offset is unknown: the next commit is a conflict if the broker had stored it.
+        """
+        await _all(self._save_if_expected(queue, offset) for queue, offset in offsets.items())
+
+    async def _save_if_expected(self, queue: QueueRef, offset: int) -> None:
+        expected = self._known.get(queue, -1)
+        header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name, expected)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.ILLEGAL_OPERATION)
+        answer = await self._invoke(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, accepted)
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:
+            raise OffsetConflict(self._group, queue, expected)
+        self._known[queue] = offset
 
 
 async def _all(saves: Iterable[Awaitable[None]]) -> None:
@@ -118,6 +150,14 @@ class LocalOffsetStore:
             fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
             fresh.write_text(json.dumps(self._known.copy(), indent=1))
             fresh.replace(path)
+
+
+def make_offset_store(session: ClientSession, group: str, mode: ConsumeMode, options: ConsumerOptions) -> OffsetStore:
+    """Return the offset store of a consumer with these options."""
+    if mode == "broadcast":
+        path = options["offsets_path"]
+        return LocalOffsetStore(Path(path) if path is not None else None)
+    return (ConditionalOffsetStore if options["at_most_once"] else BrokerOffsetStore)(session, group)
 
 
 def _name_of(queue: QueueRef) -> str:

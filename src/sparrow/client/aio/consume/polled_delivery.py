@@ -12,18 +12,20 @@ from itertools import repeat
 from typing import cast
 
 from sparrow import clock
+from sparrow.client.aio.consume.handler_delivery import COMMIT_RETRY_S, CommitFirst
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetcher, mark_consumed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
-from sparrow.client.priority_lanes import PriorityLanes
-from sparrow.model.errors import Refused
+from sparrow.client.consume.priority_lanes import PriorityLanes
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import StoredMessage
 
 
 class PolledDelivery:
     """Fetched messages that wait for a poll."""
 
-    def __init__(self, lanes: TopicLanes) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: TopicLanes, commit_first: CommitFirst | None = None) -> None:
+        """Create it. `commit_first`: commit messages before they are taken, for delivery at most once."""
+        self._lanes, self._commit_first = lanes, commit_first
         # Lanes are queued once for each message that waits in them. Which message it is, is decided when it is taken.
         self._line: deque[FetchedMessage | PriorityLanes[FetchedMessage]] = deque()
         self._taken: list[FetchedMessage] = []
@@ -61,6 +63,21 @@ class PolledDelivery:
 
         `in_lanes_max`: the limit in topics with lanes, because a message that is taken can no longer be overtaken.
         """
+        taken = await self._take_waiting(count_max, timeout_s, in_lanes_max)
+        if self._commit_first is None or not taken:
+            return taken
+        try:
+            return await self._commit_first(taken)  # in its own time: it must not be cut short by a short poll
+        except BaseException as error:
+            self._line.extendleft(reversed(taken))
+            if not isinstance(error, SparrowError):
+                raise
+            await asyncio.sleep(COMMIT_RETRY_S)
+            return []
+
+    async def _take_waiting(
+        self, count_max: int, timeout_s: float | None, in_lanes_max: int | None
+    ) -> list[FetchedMessage]:
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.is_stopped:

@@ -14,6 +14,7 @@ from typing import Unpack
 import msgspec
 
 from sparrow import clock
+from sparrow.client.aio.connection.leader_requests import invoke_leader, is_leader_change
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.connection.session_client import SessionClient
 from sparrow.client.options import (
@@ -21,7 +22,8 @@ from sparrow.client.options import (
     PopConsumerOptions,
     complete_options,
 )
-from sparrow.model.errors import Refused, SparrowError, Unavailable
+from sparrow.client.topic_route import TopicRoute
+from sparrow.model.errors import NoMaster, Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import EXPRESSION_TAG, PROPERTY_POP_CHECKPOINT, SUBSCRIBE_ALL
 from sparrow.model.topic import validate_group_name
@@ -29,7 +31,14 @@ from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import Ack, BatchAck, encode_bitset
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
-from sparrow.wire.headers import ChangeInvisibleTime, ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import (
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    Header,
+    PopMessage,
+    PopMessageResponse,
+)
 
 POP_COUNT_MAX = 32
 """The most messages that a broker returns at once."""
@@ -82,7 +91,7 @@ class PopConsumer(SessionClient):
         chosen = complete_options("PopConsumer", options, POP_CONSUMER_DEFAULTS, PopConsumerOptions)
         self.group, self._invisible_ms = validate_group_name(group), chosen["invisible_ms"]
         self.session = session or ClientSession(
-            name_servers, timeout_ms=chosen["timeout_ms"], credentials=chosen["credentials"]
+            name_servers, timeout_ms=chosen["timeout_ms"], credentials=chosen["credentials"], tls=chosen["tls"]
         )
         self._owns_session = session is None
         self._turn = count()
@@ -110,10 +119,8 @@ class PopConsumer(SessionClient):
             raise Refused(f"count_max is {count_max}: a broker returns 1 to {POP_COUNT_MAX} messages at once")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        route = await self.session.route(topic)
+        route = await self._route(topic)
         names = sorted(route.masters)
-        if not names:
-            raise Unavailable(f"topic {topic!r} has no master broker now")
         first = next(self._turn)
         asked = 0
         while True:
@@ -137,12 +144,24 @@ class PopConsumer(SessionClient):
             )
             try:
                 receipts = await self._pop(route.masters[name], name, header)
-            except Unavailable:
-                await self.session.refresh([topic])  # another master may have taken over
-                raise
+            except Unavailable as error:
+                await self.session.refresh([topic])
+                fresh = self.session.cached_route(topic) or route
+                if not is_leader_change(error) or fresh.masters.get(name) in (None, route.masters[name]):
+                    raise
+                route, names = fresh, sorted(fresh.masters)  # another replica leads
+                continue
             asked += 1
             if receipts or (asked >= len(names) and loop.time() >= deadline):
                 return receipts
+
+    async def _route(self, topic: str) -> TopicRoute:
+        route = await self.session.route(topic)
+        if not route.masters:  # another replica may lead now
+            route = await self.session.route(topic, is_fresh=True)
+        if not route.masters:
+            raise NoMaster(f"topic {topic!r} has no master broker now: try again, or start its broker")
+        return route
 
     async def _pop(self, address: str, broker_name: str, header: PopMessage) -> list[PopReceipt]:
         answer = await self.session.invoke_unchecked(
@@ -166,9 +185,7 @@ class PopConsumer(SessionClient):
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
         for broker_name, some in by_broker.items():
             body = bodies.write(BatchAck(broker_name, _acks(self.group, some)))
-            await self.session.invoke(
-                self._address(some[0]), RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body
-            )
+            await self._invoke(some[0], RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body)
 
     async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Set how long a message stays invisible from now on; 0 makes it visible at once.
@@ -185,19 +202,18 @@ class PopConsumer(SessionClient):
             invisible_ms,
             receipt.broker_name,
         )
-        answer = await self.session.invoke(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self._invoke(receipt, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         changed = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
         # The new handle names one message only, so it starts at the offset of the message.
         fields[0] = fields[7]
         return PopReceipt(receipt.message, receipt.broker_name, " ".join(fields))
 
-    def _address(self, receipt: PopReceipt) -> str:
-        route = self.session.cached_route(receipt.message.topic)
-        address = route.masters.get(receipt.broker_name) if route is not None else None
-        if address is None:
-            raise Unavailable(f"broker {receipt.broker_name!r} of topic {receipt.message.topic!r} has no master now")
-        return address
+    async def _invoke(
+        self, receipt: PopReceipt, code: RequestCode, header: Header, body: bytes = b""
+    ) -> RemotingCommand:
+        topic = receipt.message.topic
+        return await invoke_leader(self.session, topic, receipt.broker_name, code, header, body)
 
 
 def _starts(text: str) -> dict[tuple[str, str], str]:

@@ -7,7 +7,7 @@ from enum import Enum
 import msgspec
 
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.subscription import Subscription
+from sparrow.client.consume.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
 from sparrow.model.protocol import PULL_MESSAGES_DEFAULT
 from sparrow.model.queue import QueueRef

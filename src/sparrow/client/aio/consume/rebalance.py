@@ -11,18 +11,20 @@ import logging
 from collections.abc import Iterable, Mapping
 from random import sample
 
+from sparrow.client.aio.connection.leader_requests import invoke_leader, leader_address
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.connection.topic_report import report_unknown_topic
 from sparrow.client.aio.consume.offset_store import OffsetStore
-from sparrow.client.allocation import AllocationStrategy
+from sparrow.client.consume.allocation import AllocationStrategy
+from sparrow.client.consume.subscription import Subscription
 from sparrow.client.options import StartPosition
-from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues
 from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, QueueRequest, SearchOffset
 
 log = logging.getLogger(__name__)
@@ -110,15 +112,13 @@ class Rebalancer:
     async def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         """Return the offset of the first message stored at or after a time."""
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
-        answer = await self._session.invoke(self._address(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        address = leader_address(self._session, queue.topic, queue.broker_name)
+        answer = await self._session.invoke(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
     async def ask_offset(self, queue: QueueRef, code: RequestCode) -> int:
         """Return the first or the end offset of a queue."""
         return await _fetch_offset(self._session, queue, code)
-
-    def _address(self, queue: QueueRef) -> str:
-        return _address_of(self._session, queue)
 
     # -- locks, for consuming in order --------------------------------------------------------------------------------
 
@@ -131,12 +131,7 @@ class Rebalancer:
         locked: set[QueueRef] = set()
         for broker_queues in _by_broker(queues).values():
             try:
-                answer = await self._session.invoke(
-                    self._address(broker_queues[0]),
-                    RequestCode.LOCK_BATCH_MQ,
-                    EmptyHeader(),
-                    self._lock_body(broker_queues),
-                )
+                answer = await self._invoke_leader(RequestCode.LOCK_BATCH_MQ, broker_queues)
                 locked.update(bodies.read(LockedQueues, answer.body).locked)
             except SparrowError as error:
                 queue = broker_queues[0]
@@ -152,12 +147,7 @@ class Rebalancer:
             return
         for broker_queues in _by_broker(queues).values():
             try:
-                await self._session.invoke(
-                    self._address(broker_queues[0]),
-                    RequestCode.UNLOCK_BATCH_MQ,
-                    EmptyHeader(),
-                    self._lock_body(broker_queues),
-                )
+                await self._invoke_leader(RequestCode.UNLOCK_BATCH_MQ, broker_queues)
                 self._requested_locks.difference_update(broker_queues)
             except SparrowError as error:
                 log.info(
@@ -169,8 +159,10 @@ class Rebalancer:
         """Unlock every queue that brokers may have locked for us, and no others."""
         await self.unlock(list(self._requested_locks))
 
-    def _lock_body(self, queues: list[QueueRef]) -> bytes:
-        return bodies.write(LockQueues(self._group, self._session.client_id, queues))
+    async def _invoke_leader(self, code: RequestCode, queues: list[QueueRef]) -> RemotingCommand:
+        """Send a request about locks of queues of one broker."""
+        body = bodies.write(LockQueues(self._group, self._session.client_id, queues))
+        return await invoke_leader(self._session, queues[0].topic, queues[0].broker_name, code, EmptyHeader(), body)
 
 
 async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef, int]:
@@ -185,16 +177,8 @@ async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef
 
 async def _fetch_offset(session: ClientSession, queue: QueueRef, code: RequestCode) -> int:
     header = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
-    answer = await session.invoke(_address_of(session, queue), code, header)
+    answer = await session.invoke(leader_address(session, queue.topic, queue.broker_name), code, header)
     return max(0, headers.read(OffsetResponse, answer.ext).offset)
-
-
-def _address_of(session: ClientSession, queue: QueueRef) -> str:
-    route = session.cached_route(queue.topic)
-    address = route.address_of(queue.broker_name) if route is not None else None
-    if address is None:
-        raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
-    return address
 
 
 def _by_broker(queues: Iterable[QueueRef]) -> Mapping[str, list[QueueRef]]:

@@ -3,18 +3,23 @@
 1. In a cluster group they are sent back to their broker, or sent to the retry topic of the group from here.
 2. In a broadcast group no broker keeps them, so they are retried here, or dropped.
 3. Without a group they are skipped, and not delivered again.
+4. Where delivery is at most once, they are dropped, unless the handler makes them dead letters.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from sparrow.client.aio.connection.leader_requests import invoke_leader
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.queue_fetcher import QueueFetcher
 from sparrow.client.aio.produce.direct_send import send_once
 from sparrow.client.aio.produce.message_encoder import MessageEncoder
-from sparrow.client.retry import (
+from sparrow.client.consume.pulled_batch import PulledBatch
+from sparrow.client.consume.retry import (
     DELAY_LEVEL_DEAD_LETTER,
     DeadLetter,
     delay_level_for,
@@ -22,7 +27,8 @@ from sparrow.client.retry import (
     is_handler_decision,
     make_retry_message,
 )
-from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
+from sparrow.client.options import ConsumerOptions
+from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import QueueRef
@@ -35,6 +41,8 @@ log = logging.getLogger(__name__)
 DEFAULT_RETRIES_MAX = 16
 """RocketMQ's default, for requests that must contain a limit when the consumer has none."""
 _COMPRESS_ABOVE_BYTES = 4096
+_CONCURRENT_REQUESTS = 32
+"""Of the messages of a failed batch."""
 
 
 class FailurePolicy(Protocol):
@@ -81,6 +89,29 @@ class RetryLocally:
         return True
 
 
+class DropFailed:
+    """Drops failed messages: delivery at most once. Only a handler that raises `DeadLetter` keeps them."""
+
+    def __init__(self, dead_letters: FailurePolicy) -> None:
+        """Create it. `dead_letters` is what makes dead letters where messages are delivered again."""
+        self._dead_letters = dead_letters
+
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Make a dead letter, or drop the message. The failure has been logged; decisions are logged here."""
+        if isinstance(failure, DeadLetter):
+            if await self._dead_letters.dead_letter(fetcher, message, failure):
+                return True
+        elif not is_handler_decision(failure):
+            return True
+        log.warning(
+            "message %(message_id)s of %(queue)s dropped: %(error)r; it is delivered at most once",
+            {"queue": str(fetcher.queue), "message_id": message.unique_key, "error": failure},
+        )
+        return True
+
+    dead_letter = send_back
+
+
 class SendBackToBroker:
     """Sends failed messages back to the broker of their queue: cluster groups."""
 
@@ -97,6 +128,48 @@ class SendBackToBroker:
         In orderly consumption only this process counts retries: the broker's record says 0.
         """
         return await self._retry_sender.send_to_retry_topic(fetcher.queue, message, DELAY_LEVEL_DEAD_LETTER, failure)
+
+
+class SendBackEach:
+    """Applies a policy to each message of a failed batch. The batch keeps those for which it is impossible now."""
+
+    def __init__(self, policy: FailurePolicy) -> None:
+        self._policy = policy
+
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Have the messages of a batch delivered again later."""
+        return await self._apply(self._policy.send_back, fetcher, message, failure)
+
+    async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Prevent further deliveries of the messages of a batch."""
+        return await self._apply(self._policy.dead_letter, fetcher, message, failure)
+
+    async def _apply(
+        self,
+        action: Callable[[QueueFetcher, StoredMessage, Exception], Awaitable[bool]],
+        fetcher: QueueFetcher,
+        batch: object,
+        failure: Exception,
+    ) -> bool:
+        assert isinstance(batch, PulledBatch)
+        messages, left = batch.messages, []
+        for at in range(0, len(messages), _CONCURRENT_REQUESTS):
+            some = messages[at : at + _CONCURRENT_REQUESTS]
+            are_gone = await asyncio.gather(*(action(fetcher, message, failure) for message in some))
+            left += [message for message, is_gone in zip(some, are_gone, strict=True) if not is_gone]
+        if left:
+            batch.keep(left)
+        return not left
+
+
+def choose_failure_policy(session: ClientSession, group: str | None, options: ConsumerOptions) -> FailurePolicy:
+    """Return what happens to failed messages of a consumer."""
+    if group is None:
+        return SkipFailed()
+    policy: FailurePolicy = (
+        RetryLocally() if options["mode"] == "broadcast" else SendBackToBroker(session, group, options["retries_max"])
+    )
+    return DropFailed(policy) if options["at_most_once"] else policy
 
 
 class RetrySender:
@@ -124,7 +197,9 @@ class RetrySender:
             dlq_traceback=described.traceback or None,
         )
         try:
-            await self._session.invoke(self._address(queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await invoke_leader(
+                self._session, queue.topic, queue.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, header
+            )
             return True
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
@@ -161,13 +236,6 @@ class RetrySender:
             return True
         except SparrowError as error:
             return _not_now(queue, error)
-
-    def _address(self, queue: QueueRef) -> str:
-        route = self._session.cached_route(queue.topic)
-        address = route.address_of(queue.broker_name) if route is not None else None
-        if address is None:
-            raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
-        return address
 
 
 def _not_now(queue: QueueRef, error: SparrowError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -11,14 +12,17 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
+from sparrow.client.consume.subscription import Subscription
 from sparrow.client.options import StartPosition
-from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
 from sparrow.model.queue import QueueRef
 from sparrow.wire import columns as codec
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import OffsetResponse, QueueRequest, SearchOffset
+from sparrow.wire.undecodable import OnUndecodable, UndecodableBodies
+
+log = logging.getLogger(__name__)
 
 PULL_COUNT_MAX = 65_536
 PULL_BYTES_MAX = 4 << 20
@@ -35,12 +39,14 @@ async def read_table(
     *,
     expression: str,
     columns: Iterable[str] | None,
+    on_undecodable: OnUndecodable = "null",
 ) -> pa.Table:
     """Read every queue from `start` up to, not including, `end`.
 
-    An int is a time in ms. Rows are sorted by broker and queue.
+    An int is a time in ms. Rows are sorted by broker and queue. Messages whose bodies do not decompress are logged once
+    for each queue.
     """
-    names = tuple(columns) if columns is not None else codec.DEFAULT_COLUMNS
+    names = tuple(columns) if columns is not None else codec.TABLE_COLUMNS
     route = await session.route(topic)
     subscription = Subscription.of(topic, expression, version_ms=clock.now_ms())
     turns = asyncio.Semaphore(CONCURRENT_QUEUES_MAX)
@@ -49,7 +55,10 @@ async def read_table(
         async with turns:
             first = await _offset_of(session, queue, start)
             last = await _offset_of(session, queue, end)
-            return await _read_queue(session, group, queue, subscription, first, last, names)
+            undecodable = UndecodableBodies(on_undecodable, _queue_name(queue))
+            batches = await _read_queue(session, group, queue, subscription, first, last, names, undecodable)
+            undecodable.report(log)
+            return batches
 
     reads = [asyncio.ensure_future(one(queue)) for queue in sorted(route.read_queues)]
     try:
@@ -69,6 +78,7 @@ async def _read_queue(
     offset: int,
     end: int,
     names: Sequence[str],
+    undecodable: UndecodableBodies,
 ) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
     while offset < end:
@@ -85,14 +95,18 @@ async def _read_queue(
         if answer.status is PullStatus.OFFSET_MOVED:
             if answer.next_offset <= offset:
                 break
-            raise DataLost(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}", offset, answer.next_offset)
+            raise DataLost(_queue_name(queue), offset, answer.next_offset)
         if answer.status is PullStatus.NO_NEW_MESSAGE:
             break
         if answer.status is PullStatus.FOUND:
-            batch = codec.decode(answer.records, columns=_needed(names, subscription))
+            batch = codec.decode(answer.records, columns=_needed(names, subscription), undecodable=undecodable)
             batches.append(_exactly(batch, names, subscription, end))
         offset = answer.next_offset
     return batches
+
+
+def _queue_name(queue: QueueRef) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 def _needed(names: Sequence[str], subscription: Subscription) -> list[str]:

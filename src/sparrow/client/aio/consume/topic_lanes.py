@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetcher
-from sparrow.client.priority_lanes import STARVATION_MS, PriorityLanes
+from sparrow.client.consume.priority_lanes import STARVATION_MS, PriorityLanes
+from sparrow.client.consume.pulled_batch import PulledBatch
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority, parse_priority
-from sparrow.model.protocol import PROPERTY_PRIORITY
+from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_PRIORITY_NUMBER
 
 
 class TopicLanes:
@@ -55,13 +57,20 @@ class TopicLanes:
         return found
 
 
+def has_lanes(session: ClientSession | None, topic: str) -> bool:
+    """Return whether retried messages of a topic are delivered by priority; without a session, none are."""
+    route = session.cached_route(topic) if session is not None else None
+    return route is not None and bool(route.lane_brokers)
+
+
 def _stored_ms(item: FetchedMessage) -> int:
     return item[1].store_ms
 
 
-def _priority_of(message: StoredMessage) -> Priority:
-    """Return the priority of a retried message, whose queue does not show it."""
+def _priority_of(message: StoredMessage | PulledBatch) -> Priority:
+    """Return the priority of a retried message, or of the first of a batch: its queue does not show it."""
     try:
-        return parse_priority(message.properties.get(PROPERTY_PRIORITY))
+        properties = (message[0] if isinstance(message, PulledBatch) else message).properties
+        return parse_priority(properties.get(PROPERTY_PRIORITY), properties.get(PROPERTY_PRIORITY_NUMBER))
     except IllegalMessage:  # of a broker on which the topic has no lanes
         return Priority.MIDDLE

@@ -55,7 +55,9 @@ class MessageEncoder:
         producer_id: str | None = None,
     ) -> None:
         """Create an encoder. With a `producer_id`, messages are numbered, and brokers store each once."""
-        self._make_id = unique_ids.make
+        self._unique_ids = unique_ids
+        self.id_bytes = len(_unique_key_property("")) + unique_ids.id_chars
+        """What a unique id adds to the property string."""
         self._producer_id, self._sequence = producer_id, count(1)
         self.message_bytes_max = message_bytes_max
         # One limit for the two exceptions of the fast path: compression, and refusal.
@@ -64,25 +66,34 @@ class MessageEncoder:
 
     def encode(self, message: AnyMessage) -> tuple[bytes, bytes, str]:
         """Return body, property string and unique id; raise for what no broker would accept."""
+        body, encoded, given_id = self.encode_without_id(message)
+        return body, *self.with_id(encoded, given_id)
+
+    def with_id(self, encoded: bytes, given_id: str | None) -> tuple[bytes, str]:
+        """Return the property string with a unique id, and the id: a new one unless the caller gave one."""
+        if given_id is not None:
+            return encoded, given_id
+        message_id = self._unique_ids.make()
+        return encoded + _unique_key_property(message_id), message_id
+
+    def encode_without_id(self, message: AnyMessage) -> tuple[bytes, bytes, str | None]:
+        """Return body, property string and the unique id if the caller gave one; otherwise the string has none yet."""
         body, found = message.body, message.properties
         if body.__class__ is not bytes:
             body = encode_body(body)  # it was assigned after the message was made
         if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
             raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
         if not found and self._producer_id is None:
-            message_id = self._make_id()
-            return body, f"{PROPERTY_UNIQUE_KEY}\x01{message_id}\x02".encode(), message_id
+            return body, b"", None
         if self._producer_id is not None:
             found = self._numbered(found)
         encoded = properties.encode(found)
         given = found.get(PROPERTY_UNIQUE_KEY)
         if given:
             return body, encoded, given
-        message_id = self._make_id()
-        encoded += f"{PROPERTY_UNIQUE_KEY}\x01{message_id}\x02".encode()
-        if len(encoded) > PROPERTIES_BYTES_MAX:
-            raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
-        return body, encoded, message_id
+        if len(encoded) + self.id_bytes > PROPERTIES_BYTES_MAX:
+            raise TooLarge("the property string", len(encoded) + self.id_bytes, PROPERTIES_BYTES_MAX)
+        return body, encoded, None
 
     def _numbered(self, found: dict[str, str]) -> dict[str, str]:
         assert self._producer_id is not None
@@ -110,15 +121,34 @@ class MessageEncoder:
     def batch_payload(self, messages: Sequence[AnyMessage]) -> tuple[SendPayload, list[str]]:
         """Return the payload of a batch, and the ids of its messages."""
         waits = _checked_batch(messages)
-        members, ids = [], []
+        members: list[tuple[int, bytes, bytes]] = []
+        given_ids: list[str | None] = []
         for message in messages:
-            body, encoded, message_id = self.encode(message)
+            body, encoded, given_id = self.encode_without_id(message)
             members.append((message.flag, body, encoded))
-            ids.append(message_id)
-        packed = batch.encode(members)
+            given_ids.append(given_id)
+        packed, ids = self.complete_batch(members, given_ids)
         if len(packed) > self.message_bytes_max:
             raise TooLarge(f"the batch of {len(messages)} messages", len(packed), self.message_bytes_max)
         return SendPayload(packed, "" if waits else f"{PROPERTY_WAIT_STORED}\x01false\x02", is_batch=True), ids
+
+    def complete_batch(
+        self, members: Sequence[tuple[int, bytes, bytes]], given_ids: Sequence[str | None]
+    ) -> tuple[bytes, list[str]]:
+        """Return the body of a batch of encoded messages, and their ids; those without an id get one, all at once."""
+        ids = self._unique_ids.make_many(len(members))
+        completed = []
+        for position, ((flag, body, encoded), given_id) in enumerate(zip(members, given_ids, strict=True)):
+            if given_id is None:
+                encoded += _unique_key_property(ids[position])
+            else:
+                ids[position] = given_id
+            completed.append((flag, body, encoded))
+        return batch.encode(completed), ids
+
+
+def _unique_key_property(message_id: str) -> bytes:
+    return f"{PROPERTY_UNIQUE_KEY}\x01{message_id}\x02".encode()
 
 
 def must_be_sent_alone(message: AnyMessage) -> bool:

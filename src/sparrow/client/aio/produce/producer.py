@@ -16,17 +16,18 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 from weakref import finalize
 
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.aio.connection.session_client import SessionClient
 from sparrow.client.aio.produce import request_reply
-from sparrow.client.aio.produce.batch_sender import BatchSender
+from sparrow.client.aio.produce.batches.batch_sender import BatchSender
+from sparrow.client.aio.produce.batches.message_batch import OpenBatches, SendFuture, send_results
+from sparrow.client.aio.produce.bulk.bulk_producer import BulkProducer
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
-from sparrow.client.aio.produce.message_batch import OpenBatches, send_results
 from sparrow.client.aio.produce.message_encoder import MessageEncoder
 from sparrow.client.aio.produce.recall import recall_message
 from sparrow.client.aio.produce.registration import ProducerRegistration
@@ -35,16 +36,12 @@ from sparrow.client.aio.produce.single_sender import MESSAGE_COST_BYTES, SingleS
 from sparrow.client.aio.produce.transactions import ProducerTransactions
 from sparrow.client.aio.produce.unsent_report import report_when_forgotten
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
-from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
-from sparrow.client.options import (
-    DEFAULT_PRODUCER_GROUP,
-    PRODUCER_DEFAULTS,
-    ProducerOptions,
-    complete_options,
-)
-from sparrow.client.queue_selection import QueueSelector, by_sharding_key
-from sparrow.extras import require
-from sparrow.model.errors import Busy, Closed, Refused
+from sparrow.client.message_spans import ended_by_block, start_batch_span
+from sparrow.client.options import DEFAULT_PRODUCER_GROUP, PRODUCER_DEFAULTS, ProducerOptions, complete_options
+from sparrow.client.produce.delayed_delivery import with_delivery_time
+from sparrow.client.produce.queue_selection import QueueSelector, by_sharding_key
+from sparrow.client.produce.send_log import SendLog
+from sparrow.model.errors import Busy, Refused
 from sparrow.model.message import AnyMessage, StoredMessage, body_length
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
@@ -57,7 +54,7 @@ _BATCHED_COST_BYTES = 256
 T = TypeVar("T")
 
 
-class Producer(SessionClient):
+class Producer(BulkProducer):
     """Sends messages."""
 
     def __init__(
@@ -78,13 +75,14 @@ class Producer(SessionClient):
             raise Refused("an idempotent producer sends no batches: leave out linger_ms, or idempotent")
         self.group, self.timeout_ms = validate_group_name(group), chosen["timeout_ms"]
         self.session = session or ClientSession(
-            name_servers, timeout_ms=self.timeout_ms, credentials=chosen["credentials"]
+            name_servers, timeout_ms=self.timeout_ms, credentials=chosen["credentials"], tls=chosen["tls"]
         )
         self._owns_session = session is None
         self._is_idempotent = idempotent
         self._registration = ProducerRegistration(self.session, self.group)
+        send_log, queues = SendLog(chosen["send_log_level"]), chosen["default_topic_queues"]
         self._sender = Sender(
-            self.session, group=group, retries=chosen["retries"], default_topic_queues=chosen["default_topic_queues"]
+            self.session, group=group, retries=chosen["retries"], default_topic_queues=queues, send_log=send_log
         )
         self._encoder = MessageEncoder(
             self.session.unique_ids,
@@ -98,7 +96,10 @@ class Producer(SessionClient):
         self._single = SingleSender(self._sender, self._encoder, self._budget, selector, timeout_ms=self.timeout_ms)
         self._open_batches = (
             OpenBatches(
-                linger_s=linger_ms / 1000, bytes_max=chosen["batch_bytes_max"], count_max=chosen["batch_count_max"]
+                linger_s=linger_ms / 1000,
+                bytes_max=chosen["batch_bytes_max"],
+                count_max=chosen["batch_count_max"],
+                id_bytes=self._encoder.id_bytes,
             )
             if linger_ms is not None
             else None
@@ -230,16 +231,18 @@ class Producer(SessionClient):
         """Send messages of one topic in one request to one queue. All are stored, next to each other, or none."""
         self._check_open()
         self._check_batches_allowed()
-        payload, ids = self._encoder.batch_payload(messages)
+        messages, span = start_batch_span(messages)
         begun = time.monotonic()
-        cost = len(payload.body) + MESSAGE_COST_BYTES
-        await self._budget.acquire(cost)
-        try:
-            outcome = await self._sender.send(
-                messages[0].topic, payload, queue=queue, timeout_ms=timeout_ms or self.timeout_ms
-            )
-        finally:
-            self._budget.release(cost)
+        with ended_by_block(span):
+            payload, ids = self._encoder.batch_payload(messages)
+            cost = len(payload.body) + MESSAGE_COST_BYTES
+            await self._budget.acquire(cost)
+            try:
+                outcome = await self._sender.send(
+                    messages[0].topic, payload, queue=queue, timeout_ms=timeout_ms or self.timeout_ms
+                )
+            finally:
+                self._budget.release(cost)
         results = send_results(outcome, ids)
         if self._single.tracer is not None:
             for message, result in zip(messages, results, strict=True):
@@ -252,41 +255,6 @@ class Producer(SessionClient):
         """Write a message to the connection; the broker does not acknowledge it."""
         self._check_open()
         await self._single.send_one_way(message, queue, selector)
-
-    async def send_table(
-        self,
-        topic: str,
-        table: Any,
-        *,
-        body: str = "body",
-        keys: str | None = "keys",
-        tags: str | None = "tags",
-        properties: str | None = "properties",
-        queue: QueueRef | None = None,
-        in_flight: int = 4,
-        timeout_ms: int | None = None,
-    ) -> int:
-        """Send every row of an Arrow table, a record batch or a pandas frame as a message; return how many.
-
-        The arguments name columns; only `body` must exist. Batches go to the queues in turn, `in_flight` at a time, so
-        rows keep their order only within a batch; with a `queue` they keep it throughout. Rows get no unique id.
-        Raises `PartialSend` when a batch fails.
-        """
-        require("numpy", "pyarrow", extra="tables", for_="Producer.send_table")
-        from sparrow.client.aio.produce import table_sender
-
-        self._check_open()
-        self._check_batches_allowed()
-        columns = table_sender.message_columns(table, body=body, keys=keys, tags=tags, properties=properties)
-        return await table_sender.send_table(
-            self._sender,
-            self._budget,
-            topic,
-            columns,
-            queue=queue,
-            in_flight=in_flight,
-            timeout_ms=timeout_ms or self.timeout_ms,
-        )
 
     async def flush(self) -> None:
         """Wait until every message sent so far is stored or has failed; the futures hold the results."""
@@ -302,11 +270,7 @@ class Producer(SessionClient):
         Raises `Refused` when the message is delivered already. Messages delayed by a level cannot be recalled.
         """
         self._check_open()
-        handle = sent.recall_handle if isinstance(sent, SendResult) else sent
-        if handle is None:
-            raise Refused("the message has no recall handle: only deliver_at and deliver_after_ms give one")
-        route = await self._sender.route(RecallHandle.parse(handle).topic)
-        return await recall_message(self.session, route, handle, group=self.group)
+        return await recall_message(self.session, self._sender, sent, group=self.group)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -383,18 +347,31 @@ class Producer(SessionClient):
             self.session, self._sender, self._encoder, request, body, group=self.group, timeout_ms=timeout_ms
         )
 
-    # -- checks and tasks ---------------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise Closed("the producer", "use `async with`, or call open before the first send")
-
-    def _check_batches_allowed(self) -> None:
-        if self._is_idempotent:
-            raise Refused("an idempotent producer sends no batches: use another producer for them")
-
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def add_to_batch(
+    producer: Producer,
+    message: AnyMessage,
+    queue: QueueRef | None,
+    selector: QueueSelector | None,
+    timeout_ms: int | None,
+    future: Future[SendResult],
+) -> bool:
+    """Send a message as `send_soon` does, with a future of another thread, for the blocking client.
+
+    Return False if the producer does not linger, or no memory is free: nothing is sent then.
+    """
+    batches, budget = producer._batches, producer._budget
+    if batches is None:
+        return False
+    producer._check_open()
+    cost = body_length(message) + producer._cost_bytes
+    if not budget.try_acquire(cost):
+        return False
+    batches.send(message, queue, selector, timeout_ms, cost=cost, future=cast(SendFuture, future))
+    return True

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from uuid import uuid4
 
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
+from sparrow.client.aio.produce.batches.message_batch import send_results
 from sparrow.client.aio.produce.direct_send import send_once
-from sparrow.client.aio.produce.message_batch import send_results
 from sparrow.client.aio.produce.message_encoder import MessageEncoder
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.request_reply import decode_pushed_reply, make_reply, make_request
@@ -65,6 +65,8 @@ async def send_reply(
     outcome = await send_once(
         session, queue, payload, group=group, code=RequestCode.SEND_REPLY_MESSAGE_V2, timeout_ms=timeout_ms
     )
+    if sender.send_log is not None and sender.send_log.is_enabled:
+        sender.send_log.stored(payload, outcome)
     return send_results(outcome, [message_id])[0]
 
 

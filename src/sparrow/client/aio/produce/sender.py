@@ -13,15 +13,15 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 from random import getrandbits
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.connection.topic_report import report_unknown_topic
 from sparrow.client.health import cause_of
-from sparrow.client.latency_fault import LatencyFaultTolerance
 from sparrow.client.option_checks import validate_value
 from sparrow.client.options import AtLeastOne
+from sparrow.client.produce.latency_fault import LatencyFaultTolerance
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
     Busy,
@@ -42,6 +42,9 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import SendMessage, SendMessageV2
+
+if TYPE_CHECKING:  # send_log imports this module
+    from sparrow.client.produce.send_log import SendLog
 
 SEND_STATUS_BY_RESPONSE = {
     int(ResponseCode.SUCCESS): SendStatus.OK,
@@ -96,7 +99,16 @@ class SendOutcome(NamedTuple):
 class Sender:
     """Sends payloads of one producer group."""
 
-    def __init__(self, session: ClientSession, *, group: str, retries: int, default_topic_queues: int) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        *,
+        group: str,
+        retries: int,
+        default_topic_queues: int,
+        send_log: SendLog | None = None,
+    ) -> None:
+        self.send_log = send_log
         self.latency_faults = LatencyFaultTolerance()
         self._session, self._group = session, group
         self._attempts = 1 + retries
@@ -156,10 +168,14 @@ class Sender:
         try:
             outcome = await self._send(topic, payload, queue, timeout_ms)
         except SparrowError as error:
+            if self.send_log is not None and self.send_log.is_enabled:
+                self.send_log.failed(topic, payload, error)
             await self._report(topic, error)
             raise
         if self._session.health.lasting:
             self._session.health.clear(topic, part=self)
+        if self.send_log is not None and self.send_log.is_enabled:
+            self.send_log.stored(payload, outcome)
         return outcome
 
     async def _report(self, topic: str, error: SparrowError) -> None:
@@ -183,13 +199,7 @@ class Sender:
         failure: SparrowError | None = None
         tried: list[str] = []
         while len(tried) < self._attempts and (failure is None or loop.time() < deadline):
-            try:
-                route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
-            except NoMaster:  # while another broker takes over
-                if loop.time() + NO_MASTER_BACKOFF_MS / 1000 >= deadline:
-                    raise
-                await asyncio.sleep(NO_MASTER_BACKOFF_MS / 1000)
-                continue
+            route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
             last_broker = tried[-1] if tried else None
             target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), last_broker)
             if target.broker_name == last_broker:
@@ -218,7 +228,7 @@ class Sender:
         try:
             channel = await self._channel(route, target, deadline)
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            header = self._session.signed(self._header(target, payload), payload.body)
+            header = self._header(target, payload)
             answer = await channel.request(code, header, payload.body, timeout_ms=left_ms)
         except Unavailable as error:
             if not isinstance(error, Busy):  # the limit of our own channel, not of the broker
@@ -233,7 +243,8 @@ class Sender:
         if answer.code not in RETRIED_RESPONSE_CODES:
             raise refusal
         self._record_latency(target, begun, failed=True)
-        if isinstance(refusal, UnknownTopic):
+        # A replica that no longer leads says that its service is not available: the route names the new leader.
+        if isinstance(refusal, UnknownTopic) or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
             await self._refresh_route(route.topic, deadline)
         return refusal
 
@@ -247,8 +258,10 @@ class Sender:
         route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
         target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
         channel = await self._channel(route, target, deadline)
-        header = self._session.signed(self._header(target, payload), payload.body)
+        header = self._header(target, payload)
         channel.send_one_way(RequestCode.SEND_MESSAGE_V2, header, payload.body)
+        if self.send_log is not None and self.send_log.is_enabled:
+            self.send_log.written(topic, payload)
 
     def _header(self, target: QueueRef, payload: SendPayload) -> SendMessage:
         return SendMessageV2(
@@ -269,13 +282,24 @@ class Sender:
         now = asyncio.get_running_loop().time()
         self.latency_faults.record(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
 
+    async def route_within(self, topic: str, timeout_ms: int) -> TopicRoute:
+        """Return the route of a topic; while no broker accepts messages for it, wait until another takes over."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        return self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
+
     async def _route_by(self, topic: str, deadline: float, timeout_ms: int) -> TopicRoute:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self.route(topic)
-        except TimeoutError as cause:
-            what = f"the request for the route of topic {topic!r}"
-            raise RequestTimeout(self._session.name_servers_text, what, timeout_ms) from cause
+        loop, pause_s = asyncio.get_running_loop(), NO_MASTER_BACKOFF_MS / 1000
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await self.route(topic)
+            except NoMaster:  # while another broker takes over
+                if loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+            except TimeoutError as cause:
+                what = f"the request for the route of topic {topic!r}"
+                raise RequestTimeout(self._session.name_servers_text, what, timeout_ms) from cause
 
     async def _refresh_route(self, topic: str, deadline: float) -> None:
         """Fetch the route again; if that fails, the known one stays in use.

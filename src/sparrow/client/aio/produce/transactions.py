@@ -14,9 +14,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from sparrow.client.aio.connection.leader_requests import invoke_leader
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
-from sparrow.client.delayed_delivery import with_properties
 from sparrow.client.options import TransactionChecker
+from sparrow.client.produce.delayed_delivery import with_properties
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import AnyMessage, Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_PREPARED, PROPERTY_UNIQUE_KEY
@@ -107,17 +108,17 @@ class ProducerTransactions:
             broker_name=sent.broker_name,
         )
         try:
-            route = self._session.cached_route(sent.topic, for_sends=True) or await self._session.route(sent.topic)
-            address = route.masters.get(sent.broker_name)
-            if address is None:
-                raise Unavailable(f"broker {sent.broker_name!r} has no master now")
-            answer = await self._session.invoke_unchecked(address, RequestCode.END_TRANSACTION, header)
-            if answer.code == ResponseCode.SUCCESS:
-                return
-            error = error_for_response(answer.code, answer.remark)
+            answer = await invoke_leader(
+                self._session,
+                sent.topic,
+                sent.broker_name,
+                RequestCode.END_TRANSACTION,
+                header,
+                accepted={ResponseCode.SUCCESS, *_FINAL},
+            )
             if answer.code in _FINAL:
+                error = error_for_response(answer.code, answer.remark)
                 raise Refused(f"the transaction {sent.message_id} was not ended: {error}") from error
-            raise error
         except Unavailable as error:
             log.warning(
                 "end (%(state)s) of transaction %(message_id)s not delivered: %(error)s; the broker will check back",
@@ -175,8 +176,7 @@ class ProducerTransactions:
             broker_name=asked.broker_name,
         )
         try:
-            signed = self._session.signed(header)
-            answer = await channel.request(RequestCode.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
+            answer = await channel.request(RequestCode.END_TRANSACTION, header, timeout_ms=self._session.timeout_ms)
         except SparrowError as error:  # the broker checks back again
             log.info(
                 "answer about transaction %(message_id)s not delivered: %(error)s; the broker checks back again",

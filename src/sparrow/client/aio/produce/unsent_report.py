@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
-from sparrow.client.aio.produce.batch_sender import BatchSender
+from sparrow.client.aio.produce.batches.batch_sender import BatchSender
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 
 

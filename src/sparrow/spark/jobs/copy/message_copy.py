@@ -19,7 +19,7 @@ from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused
 from sparrow.model.priority import write_queue_id
 from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
-from sparrow.spark.options import parse_client_options, select_client_options
+from sparrow.spark.options import ClientOptions, parse_client_options, select_client_options
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.sink.brokers import SinkBrokers
 from sparrow.wire.bodies import QueueRef
@@ -98,6 +98,11 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     """More options for the sink, such as `sparrow.accessKey`."""
 
+    @property
+    def client(self) -> ClientOptions:
+        """How to reach the brokers."""
+        return parse_client_options(self.name_servers, self.options)
+
     def topic_of(self, source: str) -> str:
         """Return the target topic for a source topic."""
         return self.topic or source
@@ -116,7 +121,7 @@ def copy_messages(
     """Write the messages to the target. `raw`: a column with changed property strings."""
     if not counts:
         return CopyResult((), 0)
-    client = CLIENT_POOL.get(parse_client_options(target.name_servers, select_client_options(target.options)))
+    client = CLIENT_POOL.get(target.client)
     routes = client.run(_routes(client, target, counts, one_queue=one_queue))
     if client.run(_was_done(client, routes.values(), target.job_key)):
         return CopyResult(tuple(counts), 0, was_done=True)

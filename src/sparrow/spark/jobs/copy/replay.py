@@ -33,7 +33,8 @@ from sparrow.spark.jobs.copy.message_copy import (
 )
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
 from sparrow.spark.jobs.job_keys import derive_job_key
-from sparrow.spark.options import parse_client_options, select_client_options
+from sparrow.spark.jobs.target_cluster import is_same_cluster
+from sparrow.spark.options import parse_client_options
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.schema import COLUMN_TYPES
 
@@ -54,32 +55,62 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     """The target topic."""
     to_group: str | None = None
     """The target group; an alternative to `to`."""
+    to_name_servers: str | None = None
+    """The name servers of the target; None: `name_servers`."""
     replay_id: str | None = None
     """The name of the replay; by default derived from the arguments."""
     options: dict[str, str] = {}
+    """Client options, `sparrow.*`."""
+    to_options: dict[str, str] = {}
+    """Client options that differ for the brokers of the target."""
 
     def __post_init__(self) -> None:
         if (self.to is None) == (self.to_group is None):
             raise Refused("the target is missing or ambiguous: set either a topic or a group")
         if self.archive is None and not self.selection.topics:
             raise Refused("no topic selected: name the topic to replay")
-        if self.archive is None and self.to in self.selection.topics:
-            raise Refused(f"topic {self.to!r} cannot be replayed into itself: use another topic, or a group")
+        if self.to_name_servers is None and self.is_source_named_like_target:
+            raise Refused(_into_itself(self.to))
 
     @property
     def key(self) -> str:
         """The job key, by which brokers detect a repeated run."""
-        return self.replay_id or derive_job_key("replay", msgspec.structs.replace(self, options={}))
+        if self.replay_id:
+            return self.replay_id
+        identity = msgspec.structs.asdict(msgspec.structs.replace(self, options={}))
+        # These came later: without them the key is that of version 0.2.0, so that a job that was done stays done.
+        del identity["to_options"]
+        if self.to_name_servers is None:
+            del identity["to_name_servers"]
+        return derive_job_key("replay", identity)
 
     @property
     def target(self) -> CopyTarget:
         """The target of the copies."""
         topic = self.to if self.to is not None else f"{RETRY_TOPIC_PREFIX}{self.to_group}"
-        return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
+        return CopyTarget(
+            name_servers=self.to_name_servers or self.name_servers,
+            topic=topic,
+            job_key=self.key,
+            options=self.options | self.to_options,
+        )
+
+    @property
+    def is_source_named_like_target(self) -> bool:
+        """Whether a source topic has the name of the target topic, which only another cluster allows."""
+        return self.archive is None and self.to in self.selection.topics
+
+
+def _into_itself(topic: str | None) -> str:
+    return f"topic {topic!r} cannot be replayed into itself: use another topic, a group, or another cluster"
 
 
 def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, on_progress: ProgressCallback) -> CopyResult:
     """Replay the messages; with `dry_run` only count them."""
+    if replay.to is not None and replay.is_source_named_like_target:
+        source = parse_client_options(replay.name_servers, replay.options)
+        if is_same_cluster(replay.to, source, replay.target.client):
+            raise Refused(_into_itself(replay.to))
     with watch_job(spark, on_progress, what="count"):
         counts = count_by_queue(read_selected(spark, replay, COUNT_COLUMNS))
     if dry_run:
@@ -96,7 +127,7 @@ def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, on_pro
 
 def _check_group(replay: ReplayJob, group: str) -> None:
     """Check that the group exists. For a misspelled name a retry topic would be created that no consumer reads."""
-    client = CLIENT_POOL.get(parse_client_options(replay.name_servers, select_client_options(replay.options)))
+    client = CLIENT_POOL.get(replay.target.client)
     if group not in client.run(Admin(session=client.session).groups()):
         raise UnknownGroup(group)
 

@@ -25,6 +25,7 @@ class RestoreJob(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the restore job."""
 
     name_servers: str
+    """The cluster to write to, which need not be the one that was archived."""
     path: str
     """The folder of an archive."""
     selection: MessageSelection = MessageSelection()

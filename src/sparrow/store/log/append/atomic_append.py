@@ -68,6 +68,7 @@ class AtomicAppends:
                 return None
             for run in runs:
                 writer.check_may_append(run.queue)
+            self._state.ensure_key()
             begin = AtomicAppendBegin(scope, number)
             end_bytes = self._state.encoded_bytes(LedgerUpdate(scope, number, _OFFSET_MAX, _OFFSET_MAX))
             if not runs:

@@ -50,7 +50,7 @@ def parse_run(
         raise Refused(f"the sizes of the records do not add up to the {len(data)} bytes sent")
     starts = columns.starts_from_sizes(row_sizes)
     try:
-        run = columns.LogRecords(data, starts)
+        run = columns.LogRecords.locate(data, starts)
         run.verify(topic=queue.topic_bytes, store_host_bytes=store_host_bytes, verify_crc=verify_crc)
     except ProtocolError as cause:
         raise Refused(f"the run of records is refused: {cause}") from cause

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +65,15 @@ class LogWriter:
         """Number of truncations. A sync that began before a truncation must not advance `durable` after it."""
         self.hidden_from = _NEVER
         """The physical offset of an unfinished atomic append: records from here on are hidden, even if durable."""
+        self._groups: list[tuple[int, int]] = []
+        """Begins and ends of the atomic appends that are not replicated yet; the end of an unfinished one is far."""
+        self.on_durable: Callable[[], None] = lambda: None
+        """Called, in any thread, when `durable` has advanced."""
         self.newest_ms = 0
         """The last store time assigned."""
         self._store_host = store_host
         self.message_bytes_max = message_bytes_max
-        self._visible_after = visible_after
+        self.visible_after = visible_after
         self._now_ms = now_ms
         self._on_growth = on_growth
         self._held: deque[tuple[int, ConsumeQueue, QueueOffset]] = deque()
@@ -91,7 +96,8 @@ class LogWriter:
             self.check_may_append(queue)
             segment, at = self.log.allocate(total)
             store_ms = self.store_ms()
-            first = offset = queue.end
+            first, place, delay_ms = queue.end, int(at), queue.delay_ms
+            offset = int(first)
             encoded, places, entries = [], [], []
             for draft, size in zip(drafts, sizes, strict=True):
                 is_hidden = draft.sys_flag & record.HIDDEN_FLAG
@@ -102,23 +108,24 @@ class LogWriter:
                         size=size,
                         queue_id=queue_id,
                         queue_offset=0 if is_hidden else offset,
-                        physical_offset=at,
+                        physical_offset=place,
                         store_ms=store_ms,
                         store_host=host,
                     )
                 )
-                places.append(at)
+                places.append(place)
                 if not is_hidden:
-                    code = tags_code_in(draft.properties) if queue.delay_ms is None else store_ms + queue.delay_ms
-                    entries.append(_pack_entry(at, size, code))
-                    offset = QueueOffset(offset + 1)
-                at = PhysicalOffset(at + size)
+                    code = tags_code_in(draft.properties) if delay_ms is None else store_ms + delay_ms
+                    entries.append(_pack_entry(place, size, code))
+                    offset += 1
+                place += size
+            end = PhysicalOffset(place)
             self.log.write(segment, b"".join(encoded))
             self.key_backlog.add_offsets(places)
             if entries:
                 queue.extend(b"".join(entries))
-                self.publish_growth(queue, at)
-        return AppendResult(queue.queue, first, places, at, store_ms)
+                self.publish_growth(queue, end)
+        return AppendResult(queue.queue, first, cast(list[PhysicalOffset], places), end, store_ms)
 
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> AppendResult:
         """Append a single visible message: the usual case, without lists."""
@@ -151,6 +158,14 @@ class LogWriter:
             end = PhysicalOffset(at + size)
             self.publish_growth(queue, end)
         return AppendResult(queue.queue, offset, (at,), end, store_ms)
+
+    def allocate(self, queue: ConsumeQueue, draft: Draft) -> int:
+        """Return the physical offset at which a draft of this size is appended next. The caller holds the lock."""
+        self.check_may_append(queue)
+        size = self.size_of(queue, draft)
+        if size + BLANK_RECORD_BYTES > self.log.segment_bytes:
+            raise TooLarge("the message", size, self.log.segment_bytes - BLANK_RECORD_BYTES)
+        return int(self.log.allocate(size)[1])
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
         """Return the size of a message in the log."""
@@ -245,9 +260,30 @@ class LogWriter:
     @contextmanager
     def hidden_appends(self) -> Iterator[None]:
         """Hide what is appended meanwhile from reads by physical offset. The caller holds the lock."""
-        self.hidden_from = self.log.written
+        self.hidden_from = start = self.log.written
+        self.begin_group(start)
         yield
+        self.end_group(start, self.log.written)
         self.hidden_from = _NEVER  # not after a failure: an unfinished atomic append stays hidden
+
+    def begin_group(self, start: int) -> None:
+        """Note that an atomic append starts at a physical offset. The caller holds the lock."""
+        is_kept = self.visible_after == "replicated"
+        self._groups = [group for group in self._groups if is_kept and group[1] > self.replicated] + [(start, _NEVER)]
+
+    def end_group(self, start: int, end: int) -> None:
+        """Note where an atomic append ends. The caller holds the lock."""
+        self._groups = [group if group[0] != start else (start, end) for group in self._groups]
+
+    def complete_end(self, physical_offset: int) -> int:
+        """Return the offset, or the begin of the atomic append that it lies in. No lock is needed.
+
+        The log must not be cut, or shown, in the middle of an atomic append.
+        """
+        for start, end in self._groups:
+            if start < physical_offset < end:
+                return start
+        return physical_offset
 
     # -- shared -------------------------------------------------------------------------------------------------------
 
@@ -279,7 +315,7 @@ class LogWriter:
     def publish_growth(self, queue: ConsumeQueue, end: int) -> None:
         """Show the queue's new messages once everything below `end` is safe enough. The caller holds the lock."""
         self.dirty_queues.add(queue)
-        if self._visible_after == "written":
+        if self.visible_after == "written":
             queue.visible_end = queue.end
             if self._on_growth is not None:
                 self._on_growth(queue.queue, queue.visible_end)
@@ -291,7 +327,7 @@ class LogWriter:
         grown: dict[Queue, QueueOffset] = {}
         with self.lock:
             offset = min(offset, self.log.written)  # the log may have been truncated since
-            if watermark == self._visible_after:
+            if watermark == self.visible_after:
                 while self._held and self._held[0][0] <= offset:
                     _, queue, end = self._held.popleft()
                     if not queue.is_deleted:
@@ -302,9 +338,23 @@ class LogWriter:
                 self.durable = PhysicalOffset(max(self.durable, offset))
             else:
                 self.replicated = PhysicalOffset(max(self.replicated, offset))
+        if watermark == "durable":
+            self.on_durable()
         if self._on_growth is not None:
             for name, end in grown.items():
                 self._on_growth(name, end)
+
+    def show_to(self, high_watermark: int, queues: Iterable[ConsumeQueue]) -> None:
+        """Set the high watermark; if readers see no more, hide what recovery has found beyond it."""
+        written = self.log.written
+        self.replicated = PhysicalOffset(min(high_watermark, written))
+        if self.visible_after != "replicated":
+            return
+        for queue in queues:
+            end = queue.partition_point(queue.first, queue.end, lambda at, _size: at < self.replicated)
+            if end < queue.end:
+                queue.visible_end = QueueOffset(end)
+                self._held.append((written, queue, queue.end))
 
     def truncate(self, end: int) -> None:
         """Forget watermarks, held messages and keys beyond `end`, at which the log was truncated."""
@@ -312,4 +362,5 @@ class LogWriter:
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))
         self._held = deque(item for item in self._held if item[0] <= end)
+        self._groups = [group for group in self._groups if group[1] <= end]
         self.key_backlog.truncate(end)

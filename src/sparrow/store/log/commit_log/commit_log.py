@@ -145,6 +145,10 @@ class CommitLog:
         if self.written + self._warm_bytes // 2 > self._warm_to:
             self.on_pages_low()
 
+    def end_segment(self) -> None:
+        """Leave the rest of the active segment unused, and continue in the next one."""
+        self._roll(self.segments[-1])
+
     def _roll(self, active: Segment) -> None:
         free = active.end - self.written
         self._reserve_active(self.written + min(free, BLANK_RECORD_BYTES))
@@ -330,11 +334,22 @@ class CommitLog:
         while self.segments and self.segments[-1].base >= end and len(self.segments) > 1:
             self.segments.pop().delete()
             self._bases.pop()
+        mapped_pages.sync_directory(self.directory)  # a segment that comes back would have old records
         if self.segments:
             last = self.segments[-1]
             last.erase_from(max(0, end - last.base))
             last.sync()
         self._continue_at(end)
+
+    def erase(self, first: int) -> None:
+        """Delete all segments; the next byte has the offset `first`."""
+        with self._allocating:
+            gone, self._spare = [*self.segments, *self._spare], []
+        self.segments, self._bases = [], []
+        for segment in gone:
+            segment.delete()
+        mapped_pages.sync_directory(self.directory)
+        self._continue_at(first)
 
     def drop_before(self, base: int) -> list[Segment]:
         """Remove segments below `base` from the list, never the last, and return them. The caller deletes the files."""

@@ -1,4 +1,6 @@
-"""System calls on mapped pages and files: populate, lock, allocate, erase. Without a Linux libc they return False.
+"""System calls on mapped pages and files: populate, lock, allocate, erase, and the sync of a directory.
+
+Without a Linux libc, those that return a bool return False.
 
 They use ctypes, not `mmap.madvise`, because ctypes releases the interpreter lock: populating 32 MiB of pages takes
 milliseconds, in which the event loop must continue.
@@ -10,6 +12,7 @@ import ctypes
 import mmap
 import os
 import sys
+from pathlib import Path
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14: fault pages in, now
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
@@ -64,3 +67,12 @@ def erase(fd: int, at: int, length: int) -> None:
     end = at + length
     while at < end:
         at += os.pwrite(fd, zeros[: end - at], at)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: without this, a power loss may undo creations, renames and deletions."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -34,7 +34,7 @@ class Segment:
     def create(cls, directory: Path, base: int, size: int, reserve_bytes: int) -> Segment:
         """Create a file of zeros, and reserve its first bytes (OSError on a full disk; no file is left then)."""
         path = directory / segment_name(base)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         segment = cls(path, base, size, fd)
         try:
             os.ftruncate(fd, size)
@@ -42,7 +42,7 @@ class Segment:
         except OSError:
             path.unlink(missing_ok=True)
             raise
-        _sync_directory(directory)
+        mapped_pages.sync_directory(directory)
         return segment
 
     @classmethod
@@ -110,11 +110,3 @@ class Segment:
     def __del__(self) -> None:
         # A reader in another thread may hold the segment while retention drops it: the last reference closes the file.
         self.close()
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

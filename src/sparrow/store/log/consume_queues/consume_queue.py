@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
@@ -86,6 +87,7 @@ class ConsumeQueue:
         self.is_deleted = False
         """Whether its topic was deleted: then nothing may be appended."""
         self.unsynced: set[Path] = set()
+        """Files that were written, and folders in which files were created, since the last `sync`."""
         self._file_bytes = file_entries * ENTRY_BYTES
         # Offset and bytes of the entries in memory: one tuple, so that other threads see a consistent pair.
         self._recent = (0, bytearray())
@@ -195,9 +197,10 @@ class ConsumeQueue:
 
     def _write(self, base: int, at: int, part: bytes) -> None:
         path = self._path(base)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size < self._file_bytes:
+                self.unsynced |= {self.directory, self.directory.parent, self.directory.parent.parent}
                 os.ftruncate(fd, self._file_bytes)
                 if at and self.first * ENTRY_BYTES == base + at:
                     os.pwrite(fd, ENTRY.pack(0, FILLER_SIZE, 0) * (at // ENTRY_BYTES), 0)
@@ -219,15 +222,16 @@ class ConsumeQueue:
             self._recent = (recent_from + drop, recent[drop * ENTRY_BYTES :])
 
     def sync(self) -> None:
-        """Sync the files that were written since the last call."""
+        """Sync the files that were written since the last call, and the folders of new ones."""
         while self.unsynced:
             path = self.unsynced.pop()
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             try:
-                os.fdatasync(fd)
+                sync = os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync
+                sync(fd)
             finally:
                 os.close(fd)
 
@@ -259,6 +263,10 @@ class ConsumeQueue:
             if self.partition_point(likely_end, min(likely_end + 1, high), is_inside) == likely_end:
                 high = likely_end
         end = self.partition_point(low, high, is_inside)
+        if end == bases[0] // ENTRY_BYTES:
+            # Nothing points into the log: a power loss may have left only later files.
+            self._all_in_files(0)
+            return
         self._all_in_files(end)
         self.loaded_end = end
         self.first = QueueOffset(bases[0] // ENTRY_BYTES)
@@ -321,9 +329,13 @@ class ConsumeQueue:
             if (base + self._file_bytes) // ENTRY_BYTES <= self.first:
                 self._path(base).unlink(missing_ok=True)
 
-    def delete(self) -> None:
+    def detach(self) -> None:
+        """Write nothing from now on: the files are no longer this object's."""
         self.is_deleted = True
-        self._all_in_files(self.end)  # nothing remains to be written out
+        self._all_in_files(self.end)
+
+    def delete(self) -> None:
+        self.detach()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _path(self, base: int) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow.model.errors import CorruptRecord
+from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.commit_log.log_scan import Starts
@@ -18,13 +19,13 @@ from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, C
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
 from sparrow.store.log.state.updates import STATE_QUEUE, StateUpdate, TopicUpdate, decode_updates
 from sparrow.wire import columns, record
+from sparrow.wire.hashes import tags_code
 
 log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 _NAME_MAX = 255
 """Limit of V1 records, and of file systems."""
-_COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
 
 
 class _Rows(NamedTuple):
@@ -40,18 +41,17 @@ class _Rows(NamedTuple):
     store_ms: Ints
 
     @classmethod
-    def of(cls, view: memoryview, starts: Starts) -> _Rows:
-        batch = columns.decode(view, starts, columns=_COLUMNS, expand=False)
-        topics = batch.column(0).dictionary_encode()
-        ids, offsets, flags, stored = (batch.column(number) for number in range(1, 5))
+    def of(cls, records: columns.LogRecords) -> _Rows:
+        names, topic_ids = records.topics()
+        queue_ids, queue_offsets = records.field("queue_id"), records.field("queue_offset")
         return cls(
-            topics.dictionary.to_pylist(),
-            starts,
-            topics.indices.to_numpy(),
-            ids.to_numpy(),
-            offsets.to_numpy(),
-            flags.to_numpy(),
-            stored.cast("int64").to_numpy() // 1000,
+            names,
+            records.starts,
+            topic_ids,
+            queue_ids,
+            queue_offsets,
+            records.field("sys_flag"),
+            records.field("store_ms"),
         )
 
     def part(self, first: int, stop: int) -> _Rows:
@@ -78,9 +78,12 @@ class QueueBuilder:
         self.refused: list[int] = []
         """Physical offsets of records whose queue or queue offset is impossible."""
 
-    def add(self, view: memoryview, base: int, starts: Starts) -> None:
-        """Add the sound records at `starts` of a segment that begins at `base`."""
-        rows = _Rows.of(view, starts)
+    def add(self, records: columns.LogRecords, base: int) -> None:
+        """Add sound records. `base`: the physical offset of the first byte of their buffer."""
+        rows, view, starts = _Rows.of(records), records.view, records.starts
+        entries = np.empty(len(starts), columns.QUEUE_ENTRY_DTYPE)
+        entries["physical_offset"] = starts + base
+        entries["size"], entries["tags_code"] = records.sizes, records.tags_codes()
         done = 0
         if STATE_QUEUE.topic in rows.names:
             # The log contains deletions of topics: entries added before a deletion go, later ones stay.
@@ -88,19 +91,34 @@ class QueueBuilder:
                 for update in read_state_updates(view, int(starts[row])):
                     self._incomplete.observe(update, base + int(starts[row]))
                     if isinstance(update, TopicUpdate) and update.topic is None:
-                        self._file_rows(view, base, rows.part(done, row + 1))
+                        self._file_rows(rows.part(done, row + 1), entries[done : row + 1])
                         done = row + 1
                         self._drop_topic(update.name)
                         self.deleted_at = base + int(starts[row])
-        self._file_rows(view, base, rows.part(done, len(starts)))
+        self._file_rows(rows.part(done, len(starts)), entries[done:])
 
-    def _file_rows(self, view: memoryview, base: int, rows: _Rows) -> None:
+    def add_next(self, message: StoredMessage, size: int) -> bool:
+        """Add a sound record to the end of its queue, without columns. Return False if only `add` can: do so then."""
+        name = Queue(message.topic, message.queue_id)
+        known = self._known_queue(name)
+        if message.sys_flag & record.HIDDEN_FLAG:
+            return True
+        if known is None or known.end != message.queue_offset:
+            return False
+        if message.topic == STATE_QUEUE.topic:
+            updates = _decode_updates(message)
+            if any(isinstance(update, TopicUpdate) and update.topic is None for update in updates):
+                return False
+            for update in updates:
+                self._incomplete.observe(update, message.physical_offset)
+        delay_ms = known.delay_ms
+        code = tags_code(message.tags) if delay_ms is None else message.store_ms + delay_ms
+        self._queue_of(name).extend(ENTRY.pack(message.physical_offset, size, code))
+        return True
+
+    def _file_rows(self, rows: _Rows, entries: npt.NDArray[np.void]) -> None:
         if len(rows.starts) == 0:
             return
-        entries = np.empty(len(rows.starts), columns.QUEUE_ENTRY_DTYPE)
-        entries["physical_offset"] = rows.starts + base
-        entries["size"] = columns.unaligned_view(view, ">i4")[rows.starts]
-        entries["tags_code"] = columns.tags_codes(view, rows.starts)
         key = (rows.topic_ids.astype(np.int64) << 32) | (rows.queue_ids.astype(np.int64) & 0xFFFFFFFF)
         order = np.argsort(key, kind="stable")
         order = order[rows.sys_flags[order] & record.HIDDEN_FLAG == 0]
@@ -182,7 +200,10 @@ def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np
 
 def read_state_updates(view: memoryview, at: int) -> list[StateUpdate]:
     """Decode the updates of the sound state record at a position of a segment."""
-    message = record.decode(view, at, expand=False)
+    return _decode_updates(record.decode(view, at, expand=False))
+
+
+def _decode_updates(message: StoredMessage) -> list[StateUpdate]:
     try:
         return decode_updates(message.body, message.physical_offset)
     except CorruptRecord as cause:

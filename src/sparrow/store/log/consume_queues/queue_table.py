@@ -17,7 +17,7 @@ class ConsumeQueueTable:
     """Consume queues by (topic, id). A queue is created with its first message."""
 
     def __init__(self, directory: Path, file_entries: int) -> None:
-        self.directory, self._file_entries = directory, file_entries
+        self.directory, self.file_entries = directory, file_entries
         self._queues: dict[Queue, ConsumeQueue] = {}
         self.get = self._queues.get
 
@@ -30,14 +30,14 @@ class ConsumeQueueTable:
         found = self._queues.get(queue)
         if found is None:
             assert is_legal_name(queue.topic), "the topic is used as a folder name"
-            found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
+            found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self.file_entries)
             found.is_internal = queue.topic == STATE_QUEUE.topic
             self._queues[queue] = found
         return found
 
     def load(self, log_first: int, log_end: int, ends: Mapping[str, Mapping[int, int]] | None = None) -> None:
         """Load all queues on disk, as far as they point into [log_first, log_end). `ends` are their probable ends."""
-        for topic, queue_id in _folders(self.directory):
+        for topic, queue_id in list_queues(self.directory):
             likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
             self.get_or_create(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
 
@@ -71,13 +71,20 @@ class ConsumeQueueTable:
         del self._queues[queue.queue]
         queue.delete()
 
+    def forget(self) -> None:
+        """Start with no queues, because their files were moved away."""
+        for queue in self:
+            queue.detach()
+        self._queues.clear()
+
     def clear(self) -> None:
         for queue in self:
             queue.delete()
         self._queues.clear()
 
 
-def _folders(directory: Path) -> Iterator[tuple[str, int]]:
+def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
+    """Yield topic and queue id of all queues that have files."""
     if not directory.is_dir():
         return
     for topic in sorted(os.listdir(directory)):

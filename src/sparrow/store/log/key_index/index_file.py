@@ -54,7 +54,7 @@ class IndexFile:
 
     def __init__(self, path: Path, slots: int, entries: int) -> None:
         self.path, self.slot_count, self.entries_max = path, slots, entries
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.slots: npt.NDArray[np.int32] | None = None
         header = os.pread(self.fd, INDEX_HEADER_BYTES, 0).ljust(INDEX_HEADER_BYTES, b"\0")
         (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count) = _HEADER.unpack(

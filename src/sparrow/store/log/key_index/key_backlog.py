@@ -18,7 +18,8 @@ class KeyedRun(NamedTuple):
     keys: columns.RecordKeys
     places: npt.NDArray[np.int64]
     """Physical offsets of its records."""
-    store_ms: int
+    store_ms: int | npt.NDArray[np.int64]
+    """When they were stored: all at one time, or each at its own."""
 
 
 BacklogItem = Union["array[int]", KeyedRun]
@@ -51,7 +52,9 @@ class KeyBacklog:
         items[-1].append(physical_offset)  # type: ignore[union-attr]
         self.count += 1
 
-    def add_run(self, keys: columns.RecordKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
+    def add_run(
+        self, keys: columns.RecordKeys, places: npt.NDArray[np.int64], store_ms: int | npt.NDArray[np.int64]
+    ) -> None:
         self._items.append(KeyedRun(keys, places, store_ms))
         self.count += len(places)
         self.held_bytes += keys.held_bytes

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sparrow.store.log.key_index.index_file import IndexCheckpoint, IndexFile
+from sparrow.wire import columns
+
+_ENTRIES_AT_ONCE = 1 << 16
 
 
 class KeyIndex:
@@ -51,6 +55,12 @@ class KeyIndex:
     def last_ms(self) -> int:
         """The store time of the last record in the index."""
         return max((file.end_ms for file in self.files), default=0)
+
+    def put_keys(self, records: columns.LogRecords, base: int) -> None:
+        """Add the keys of records, in log order. `base`: the physical offset of the first byte of their buffer."""
+        if len(records):
+            rows, hashes = records.keys().hashes()
+            self.put(hashes, (records.starts + base)[rows], records.field("store_ms")[rows])
 
     def put(
         self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
@@ -105,6 +115,15 @@ class KeyIndex:
             if file.count > 1 and file.begin_ms - 1000 <= end_ms and file.end_ms + 1000 >= begin_ms:
                 found += file.offsets_of(key_hash, begin_ms, end_ms, limit - len(found))
         return found
+
+    def entries_between(self, start: int, end: int) -> Iterator[npt.NDArray[np.void]]:
+        """Yield the entries of records between two physical offsets, in log order."""
+        for file in self.files:
+            if file.count > 1 and file.begin_offset < end and file.end_offset >= start:
+                number, stop = file.first_entry_from(start), file.first_entry_from(end)
+                while number < stop and len(entries := file.read(number, min(_ENTRIES_AT_ONCE, stop - number))):
+                    yield entries
+                    number += len(entries)
 
     def truncate(self, log_end: int) -> None:
         """Drop entries that point to `log_end` or later, where the log now ends."""

@@ -23,6 +23,8 @@ from sparrow.store.log.commit_log.log_scan import LogScan, Starts
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY_BYTES
 from sparrow.store.log.recovery import checkpoint as files
+from sparrow.store.log.recovery.record_borders import RecordBorders
+from sparrow.store.log.state.state_seal import StateSeal
 from sparrow.wire import columns
 from sparrow.wire.record import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, SYS_FLAG_POSITION
 
@@ -35,8 +37,6 @@ _mappings: OrderedDict[Path, tuple[int, mmap.mmap]] = OrderedDict()
 
 _WALK_BYTES = 16 << 20
 """How many bytes of a segment are parsed at a time."""
-_NEAR_BYTES = 2 << 20
-"""Within this distance there is usually the start of a record."""
 
 
 class ReadonlySegment(Segment):
@@ -138,16 +138,16 @@ def _numbered(directory: Path) -> Iterator[tuple[int, int]]:
 # -- records in log order ---------------------------------------------------------------------------------------------
 
 
-def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> Iterator[Starts]:
+def walk_records(segment: Segment, borders: RecordBorders, seal: StateSeal, start: int, stop: int) -> Iterator[Starts]:
     """Yield where records start in [start, stop) of a segment; `start` may be inside a record. Damage is skipped.
 
-    Only the position of each record is checked; its content is for the reader to check.
+    Bodies may contain whole records. So the walk begins, and continues after damage, only where a record is known to
+    start (`LogScan.next_known`). The content of records is for the reader to check.
     """
-    at: int | None = start
+    view = segment.view
+    at: int | None = borders.last_before(segment, segment.base + start) - segment.base if start else 0
+    scan = LogScan([segment], segment.base, borders=borders, state_check=seal)
     stop = min(stop, len(view))
-    starts = np.empty(0, np.int64)
-    if start and not columns.find_valid(view, [start], base=segment.base)[0]:
-        at = _sound_from(segment, start)
     while at is not None and at < stop:
         size = int.from_bytes(view[at : at + 4], "big")
         starts = columns.find_starts(view, at, max(min(at + _WALK_BYTES, stop), at + size), strict=False)
@@ -155,20 +155,12 @@ def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> I
         if not is_home.all():
             starts = starts[: int(np.argmin(is_home))]
         if len(starts):
-            yield starts
             last = int(starts[-1])
             at = last + int.from_bytes(view[last : last + 4], "big")
+            if last >= start:
+                yield starts[starts >= start]
         else:
-            at = _sound_from(segment, at)  # after damage; None after the last record
-
-
-def _sound_from(segment: Segment, at: int) -> int | None:
-    """Return where the first sound record at or after `at` starts; None if there is none near."""
-    near = ReadonlySegment(segment.path, segment.base, min(segment.size, at + _NEAR_BYTES))
-    for scanned in (near, segment):
-        for part in LogScan([scanned], segment.base + at):
-            return int(part.starts[0])
-    return None
+            at = scan.next_known(segment, at, trusts_lengths=True)  # after damage; None after the last record
 
 
 # -- record headers ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_st
 from sparrow.store.log.readonly.readonly_log import FileSizes
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint
+from sparrow.store.log.recovery.record_borders import RecordBorders
+from sparrow.store.log.state.state_seal import StateSeal
 from sparrow.store.log.state.updates import STATE_QUEUE, AtomicAppendBegin, LedgerUpdate, StateUpdate
 from sparrow.wire import columns
 
@@ -48,6 +50,8 @@ class ReadonlyQueueTable:
         """Topics that were deleted after the checkpoint: their files, if they still exist, are ignored."""
         self._log_first = int(log.first)
         self._files_end, self._ends = self._complete_to(path, log)
+        self._borders = RecordBorders([self._directory], sizes.queue_file_entries)
+        self._seal = StateSeal(path)
         self.end = self._files_end
         """The end of the log for readers."""
 
@@ -106,8 +110,14 @@ class ReadonlyQueueTable:
     def catch_up(self, log: CommitLog) -> None:
         """Add the records that were appended since the last call."""
         builder = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
-        for part in _complete(_sound(log, self.end, torn_from=self._files_end)):
-            builder.add(part.segment.view, part.segment.base, part.starts)
+
+        def scan_from(start: int) -> LogScan:
+            return LogScan(
+                log.segments, start, torn_from=self._files_end, borders=self._borders, state_check=self._seal
+            )
+
+        for part in _complete(_sound(self.end, scan_from)):
+            builder.add(columns.LogRecords.locate(part.segment.view, part.starts), part.segment.base)
             self.end = part.end
         for queue in self._queues.values():
             if queue is not None:
@@ -130,15 +140,15 @@ class _Part(NamedTuple):
     follows_damage: bool
 
 
-def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
-    """Yield sound records from `start` on.
+def _sound(start: int, scan_from: Callable[[int], LogScan]) -> Iterator[_Part]:
+    """Yield sound records from `start` on, each time as a new scan finds them.
 
     A gap may be an append in progress, so it is read a second time. A gap that is still there is damage, and is skipped
     as recovery does.
     """
     end, looked_again_at = start, -1
     while True:
-        scan = LogScan(log.segments, end, torn_from=torn_from)
+        scan = scan_from(end)
         for found in scan:
             follows_damage = bool(scan.damage)
             if follows_damage and looked_again_at != end:

@@ -25,6 +25,8 @@ from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import FILLER_SIZE, ConsumeQueue
 from sparrow.store.log.readonly import readonly_log
 from sparrow.store.log.readonly.readonly_queues import ReadonlyQueueTable, load_queue, open_queue_table
+from sparrow.store.log.recovery.record_borders import RecordBorders
+from sparrow.store.log.state.state_seal import StateSeal
 from sparrow.wire import columns, record
 
 Ints = npt.NDArray[np.int64]
@@ -68,6 +70,14 @@ class StoreDirectory:
     @cached_property
     def _queues(self) -> ReadonlyQueueTable:
         return open_queue_table(self.path, self._sizes, self._log)
+
+    @cached_property
+    def _borders(self) -> RecordBorders:
+        return RecordBorders([self.path / "consumequeue"], self._sizes.queue_file_entries)
+
+    @cached_property
+    def _seal(self) -> StateSeal:
+        return StateSeal(self.path)
 
     # -- topics and bounds --------------------------------------------------------------------------------------------
 
@@ -236,7 +246,7 @@ class StoreDirectory:
         except FileNotFoundError as cause:
             first = readonly_log.oldest_segment_after(self.path, segment.base, self._sizes.segment_bytes)
             raise DataLost(f"the log of {self.path}", segment.base + at, first or segment.end) from cause
-        for starts in readonly_log.walk_records(segment, view, at, stop):
+        for starts in readonly_log.walk_records(segment, self._borders, self._seal, at, stop):
             places = readonly_log.record_headers(view, starts)
             ends = starts + places["size"]
             is_shown = places["sys_flag"] & record.HIDDEN_FLAG == 0

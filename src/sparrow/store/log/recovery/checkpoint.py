@@ -11,11 +11,14 @@ from zlib import crc32
 
 import msgspec
 
+from sparrow.store.log.commit_log.mapped_pages import sync_directory
 from sparrow.store.log.key_index.index_file import IndexCheckpoint
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_FILE, STATE_SNAPSHOT_FILE, LAYOUT_FILE = "sparrow.checkpoint", "sparrow.state", "sparrow.layout"
+HIGH_WATERMARK_FILE, TRUNCATION_FILE = "sparrow.high_watermark", "sparrow.truncation"
+KEY_FILE, CUT_OFF_PREFIX = "sparrow.key", "sparrow.cut_off."
 ROCKETMQ_CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE = "checkpoint", "abort", "lock"
 _ROCKETMQ = Struct(">qqqqq")
 _ROCKETMQ_BYTES = 4096
@@ -41,6 +44,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """topic -> ids of queues whose messages retention has deleted: they may have no files."""
 
 
+class HighWatermark(msgspec.Struct, frozen=True):
+    """Enough replicas have the log below this physical offset."""
+
+    physical_offset: int
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """A truncation that was begun: the log ends here, whatever lies behind."""
+
+    end: int
+
+
 class RocketMQCheckpoint(msgspec.Struct, frozen=True):
     """RocketMQ's checkpoint file: store times of the newest records that are durable in log, queues and index."""
 
@@ -53,7 +68,7 @@ _Value = TypeVar("_Value")
 
 
 def save(path: Path, value: msgspec.Struct) -> None:
-    """Write a value to a file. After a crash, the file has either the old or the new value."""
+    """Write a value to a file, durably. After a crash in between, the file has either the old or the new value."""
     body = msgspec.json.encode(value)
     replace_file(path, b"%08x\n" % crc32(body) + body)
 
@@ -75,12 +90,23 @@ def load(path: Path, kind: type[_Value]) -> _Value | None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically and durably. Only its owner can read it: the state contains secrets of tokens."""
     fresh = path.with_name(path.name + ".new")
-    with open(fresh, "wb") as file:
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
+    sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file durably, if it exists: it must not return after a power loss."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    sync_directory(path.parent)
 
 
 def load_rocketmq(path: Path) -> RocketMQCheckpoint | None:

@@ -8,6 +8,8 @@ Apache RocketMQ wrote is opened by RocketMQ's own rules.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +19,19 @@ import numpy as np
 from sparrow.model.queue import Queue
 from sparrow.settings import LogSettings
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan, Starts
+from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan, Starts, find_candidates
+from sparrow.store.log.commit_log.mapped_pages import sync_directory
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
 from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
-from sparrow.store.log.key_index.index_file import INDEX_HEADER_BYTES
 from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, StoreLayout
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
+from sparrow.store.log.recovery.record_borders import RecordBorders, aside, remove_set_aside, set_aside
+from sparrow.store.log.recovery.store_files import finish_truncation, open_segments, read_layout
+from sparrow.store.log.state.state_seal import StateSeal
 from sparrow.store.log.state.updates import STATE_QUEUE, AtomicAppendBegin
 from sparrow.wire import columns
 
@@ -45,6 +50,7 @@ class RecoveredStore:
     log: CommitLog
     queues: ConsumeQueueTable
     index: KeyIndex
+    seal: StateSeal
     checked_from: int
     """Records from this physical offset on were checked by recovery."""
     newest_ms: int = 0
@@ -58,8 +64,8 @@ class RecoveredStore:
 
 def recover(path: Path, settings: LogSettings) -> RecoveredStore:
     """Open the files of a store, and repair what the last stop left incomplete."""
-    layout = _layout(path, settings)
-    segments, whole_to, missing = _open_segments(path / "commitlog", layout.segment_bytes)
+    layout = read_layout(path, settings)
+    segments, whole_to, missing = open_segments(path / "commitlog", layout.segment_bytes)
     first = segments[0].base if segments else 0
     found = RecoveredStore(
         layout=layout,
@@ -73,8 +79,10 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
         ),
         queues=ConsumeQueueTable(path / "consumequeue", layout.queue_file_entries),
         index=KeyIndex(path / "index", layout.index_slots, layout.index_entries),
+        seal=StateSeal(path),
         checked_from=first,
     )
+    finish_truncation(path, segments)
     was_clean = not (path / files.ABORT_FILE).exists()
     is_sparrow_store = (path / files.LAYOUT_FILE).exists()
     if is_sparrow_store:
@@ -91,70 +99,9 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
     found.is_unchanged = is_sparrow_store and was_clean and found.log.written == start and not found.damage
     if not is_sparrow_store:
         files.save(path / files.LAYOUT_FILE, layout)
+    files.remove_file(path / files.TRUNCATION_FILE)
+    remove_set_aside(found.queues.directory)
     return found
-
-
-# -- layout and segments ----------------------------------------------------------------------------------------------
-
-
-def _layout(path: Path, settings: LogSettings) -> StoreLayout:
-    """Return the layout of the store; for RocketMQ's, from file sizes; for a new one, from the settings."""
-    wanted = StoreLayout(
-        settings.segment_bytes, settings.queue_file_entries, settings.index_slots, settings.index_entries
-    )
-    kept = files.load(path / files.LAYOUT_FILE, StoreLayout)
-    if kept is None:
-        return _rocketmq_layout(path, wanted)
-    if kept != wanted:
-        log.warning(
-            "the settings ask for other file sizes (%(of_settings)s) than the store has (%(of_store)s);"
-            " a store keeps its sizes, and the settings are ignored",
-            {"of_settings": wanted, "of_store": kept},
-        )
-    return kept
-
-
-def _rocketmq_layout(path: Path, wanted: StoreLayout) -> StoreLayout:
-    segments = sorted(int(file.name) for file in (path / "commitlog").glob("[0-9]" * 20))
-    segment_bytes = wanted.segment_bytes
-    if len(segments) > 1:
-        segment_bytes = segments[1] - segments[0]
-    elif segments:
-        segment_bytes = (path / "commitlog" / f"{segments[0]:020d}").stat().st_size or segment_bytes
-    queue_files = next((path / "consumequeue").glob("*/*/" + "[0-9]" * 20), None)
-    queue_file_entries = queue_files.stat().st_size // ENTRY.size if queue_files else wanted.queue_file_entries
-    slots, entries = wanted.index_slots, wanted.index_entries
-    index_file = next((path / "index").glob("[0-9]" * 17), None)
-    if index_file and index_file.stat().st_size != INDEX_HEADER_BYTES + 4 * slots + 20 * entries:
-        # The numbers of slots and entries are not stored anywhere: such an index is rebuilt.
-        for stale in (path / "index").iterdir():
-            stale.unlink()
-    return StoreLayout(segment_bytes, queue_file_entries or wanted.queue_file_entries, slots, entries)
-
-
-def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list[DamagedRange]]:
-    """Open the segments; return them, the offset up to which no file is truncated, and the missing ranges."""
-    directory.mkdir(parents=True, exist_ok=True)
-    whole_to, missing = _BEYOND, []
-    segments: list[Segment] = []
-    for path in sorted(directory.iterdir()):
-        if not (path.name.isascii() and path.name.isdecimal() and len(path.name) == 20):
-            continue
-        base = int(path.name)
-        if segments and base != segments[-1].end:
-            log.error(
-                "segments are missing from offset %(after)s to %(before)s; restore the files to get their messages",
-                {"after": segments[-1].end, "before": base},
-            )
-            missing.append(DamagedRange(segments[-1].end, base))
-        if path.stat().st_size < size:
-            log.warning(
-                "segment %(path)s has %(bytes)s bytes instead of %(expected)s; its last whole record ends the log",
-                {"path": path, "bytes": path.stat().st_size, "expected": size},
-            )
-            whole_to = min(whole_to, base)
-        segments.append(Segment.open(path, size))
-    return segments, whole_to, missing
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -195,12 +142,15 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
 def _discard_views(found: RecoveredStore, first: int, why: str) -> int:
     if found.queues.directory.exists() or found.index.directory.exists():
         log.warning("consume queues and key index are rebuilt from the log: %(reason)s", {"reason": why})
-    for queue in found.queues:
-        queue.delete()
-    found.queues.load(0, 0)
-    found.queues.clear()
+    _discard_queues(found.queues)
     found.index.load(None, trust=False)
     return first
+
+
+def _discard_queues(queues: ConsumeQueueTable) -> None:
+    """Start with empty queues. The files stay readable as borders until the log was replayed."""
+    set_aside(queues.directory)
+    queues.forget()
 
 
 def _newest_entry(found: RecoveredStore) -> int | None:
@@ -266,7 +216,7 @@ def first_store_ms(segment: Segment) -> int | None:
 def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> None:
     incomplete = IncompleteAppends(_open_append_begin(found, segments, start) if start < found.torn_from else None)
     end, found.damage, deleted_at = _index_again(
-        segments, start, found.queues, found.index, incomplete=incomplete, torn_from=found.torn_from
+        segments, start, found.queues, found.index, found.seal, incomplete=incomplete, torn_from=found.torn_from
     )
     whole_to = incomplete.recovered_end(end, found.damage, found.torn_from)
     if whole_to < end:
@@ -277,6 +227,8 @@ def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> N
         found.damage = [part for part in found.damage if part.start < whole_to]
         end = whole_to
         found.index.truncate(end)
+    else:
+        _save_unknown_rest(found, segments, end)
     # Queues may still point into damaged ranges, so reads below their ends are checked.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
@@ -286,17 +238,18 @@ def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> N
         )
     _truncate_after(found, segments, end)
     if deleted_at >= end:  # the deletion of a topic was cut off, but its queues are gone
-        rebuild_views(found.log, found.queues, found.index)
+        rebuild_views(found.log, found.queues, found.index, found.seal)
     for segment in found.log.segments:
         if segment.end > start:
             segment.sync()  # records of a killed process count as durable from here on
 
 
-def rebuild_views(commit_log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex) -> None:
+def rebuild_views(commit_log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex, seal: StateSeal) -> None:
     """Discard the views and rebuild them from the whole log."""
-    queues.clear()
+    _discard_queues(queues)
     index.clear()
-    _index_again(commit_log.segments, commit_log.first, queues, index)
+    _index_again(commit_log.segments, commit_log.first, queues, index, seal)
+    remove_set_aside(queues.directory)
     for queue in queues:
         queue.visible_end = queue.end
 
@@ -306,6 +259,7 @@ def _index_again(
     start: int,
     queues: ConsumeQueueTable,
     index: KeyIndex,
+    seal: StateSeal,
     *,
     incomplete: IncompleteAppends | None = None,
     torn_from: int = _BEYOND,
@@ -318,12 +272,16 @@ def _index_again(
     builder = QueueBuilder(
         queues.get, queues.get_or_create, queues.drop_topic, log_first=log_first, incomplete=incomplete
     )
-    scan = LogScan(segments, start, torn_from=torn_from)
+    borders = RecordBorders([aside(queues.directory), queues.directory], queues.file_entries)
+    scan = LogScan(segments, start, torn_from=torn_from, borders=borders, state_check=seal)
     indexed = index.end_offset
     unwritten = 0
     for part in scan:
-        builder.add(part.segment.view, part.segment.base, part.starts)
-        index_record_keys(index, part.segment, part.starts[part.starts + part.segment.base > indexed])
+        base, records = part.segment.base, columns.LogRecords.locate(part.segment.view, part.starts)
+        builder.add(records, base)
+        if base + int(part.starts[0]) <= indexed:
+            records = columns.LogRecords.locate(records.view, part.starts[part.starts + base > indexed])
+        index.put_keys(records, base)
         unwritten += part.end - part.segment.base - int(part.starts[0])
         if unwritten > _WRITE_OUT_BYTES:
             unwritten = 0
@@ -346,11 +304,28 @@ def _open_append_begin(found: RecoveredStore, segments: list[Segment], start: in
     return at if any(isinstance(update, AtomicAppendBegin) for update in updates) else None
 
 
+def _save_unknown_rest(found: RecoveredStore, segments: list[Segment], end: int) -> None:
+    """Save what looks like records after the end of the log, if damage hides where they start: the log is cut there."""
+    segment = next((each for each in segments if each.base <= end < each.end), None)
+    if segment is None or (end >= found.torn_from and segment.view[end - segment.base :][:8] == bytes(8)):
+        return
+    if next(find_candidates(segment, end - segment.base + 1), None) is not None:
+        path = found.log.directory.with_name(f"{files.CUT_OFF_PREFIX}{end:020d}")
+        with contextlib.suppress(OSError):  # a full disk must not keep the store closed
+            files.replace_file(path, bytes(segment.view[end - segment.base :]).rstrip(b"\0"))
+        log.error(
+            "the log is damaged at physical offset %(end)s, and nothing tells where the records behind it start; the"
+            " log ends there now, and the rest is saved in %(path)s",
+            {"end": end, "path": path},
+        )
+
+
 def _truncate_after(found: RecoveredStore, segments: list[Segment], end: int) -> None:
     """Remove everything after the last sound record: segments, remnants and queue entries."""
     kept = [segment for segment in segments if segment.base <= end]
     for segment in segments[len(kept) :]:
         segment.delete()
+    sync_directory(found.log.directory)  # a segment that comes back after a power loss would have old records
     if kept and end < kept[-1].end:
         kept[-1].erase_from(end - kept[-1].base)
     found.log.adopt(kept, end)
@@ -363,16 +338,14 @@ def _truncate_after(found: RecoveredStore, segments: list[Segment], end: int) ->
 def _write_out(queues: ConsumeQueueTable) -> None:
     for queue in queues:
         if queue.is_dirty:
-            queue.write_out()
+            try:
+                queue.write_out()
+            except OSError as cause:
+                if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                remove_set_aside(queues.directory)  # the new files need its space
+                queue.write_out()
             queue.trim_recent()
-
-
-def index_record_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None:
-    """Add the keys of a segment's records to the index."""
-    if len(starts) == 0:
-        return
-    rows, hashes = columns.index_keys(segment.view, starts)
-    index.put(hashes, (starts + segment.base)[rows], store_times(segment.view, starts)[rows])
 
 
 def store_times(view: memoryview, starts: Starts) -> Starts:

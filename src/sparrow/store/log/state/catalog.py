@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.topic import Group, Topic, validate_group_name, validate_topic_name
-from sparrow.store.log.state.state_store import StateStore
+from sparrow.store.log.maintenance import LogMaintenance
+from sparrow.store.log.parts import LogParts
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
     GroupUpdate,
@@ -15,6 +16,7 @@ from sparrow.store.log.state.updates import (
     StateUpdate,
     TopicUpdate,
 )
+from sparrow.store.log.threads import LogThreads
 
 
 class LogCatalog:
@@ -22,12 +24,13 @@ class LogCatalog:
 
     def __init__(
         self,
-        state: StateStore,
+        parts: LogParts,
+        maintenance: LogMaintenance,
+        threads: LogThreads,
         wait_durable: Callable[[int], Awaitable[None]],
-        drop_topic: Callable[[str, list[StateUpdate]], Awaitable[int]],
     ) -> None:
-        """`drop_topic` appends the updates, deletes the queues of the topic and returns the end of the log."""
-        self._state, self._wait_durable, self._drop_topic = state, wait_durable, drop_topic
+        self._state, self._writer, self._queues = parts.state, parts.writer, parts.queues
+        self._maintenance, self._threads, self._wait_durable = maintenance, threads, wait_durable
 
     async def list_topics(self) -> Mapping[str, Topic]:
         return dict(self._state.tables.topics)
@@ -44,7 +47,16 @@ class LogCatalog:
         updates: list[StateUpdate] = [TopicUpdate(name, None)]
         updates += [OffsetsUpdate(topic, group, None) for topic, group in tables.offsets if topic == name]
         updates += [QueueEndsUpdate(topic, None) for topic in tables.ends if topic == name]
-        await self._wait_durable(await self._drop_topic(name, updates))
+        await self._wait_durable(await self._threads.run(self._drop_topic, name, updates))
+
+    def _drop_topic(self, name: str, updates: list[StateUpdate]) -> int:
+        # No checkpoint in between: it would include queues that the log says are deleted.
+        with self._threads.maintenance.paused():
+            with self._writer.lock:
+                end = self._state.append(updates)
+                self._queues.drop_topic(name)
+            self._maintenance.checkpoint()
+        return end
 
     async def list_groups(self) -> Mapping[str, Group]:
         return dict(self._state.tables.groups)

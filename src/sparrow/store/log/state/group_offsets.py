@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import validate_group_name
-from sparrow.store.log.state.tables import StateTables
+from sparrow.store.log.state.state_store import StateStore
 
 
 class LogGroupOffsets:
     """Offsets take effect at once; `StateStore.flush_offsets` appends the changed ones to the log together."""
 
-    def __init__(self, tables: StateTables, lock: threading.RLock) -> None:
-        self._tables, self._lock = tables, lock
+    def __init__(
+        self, state: StateStore, lock: threading.RLock, wait_durable: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Create it. `wait_durable` waits until the log is as safe up to an offset as the policy promises."""
+        self._state, self._tables, self._lock, self._wait_durable = state, state.tables, lock, wait_durable
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         return self.committed_nowait(group, queue)
@@ -43,6 +46,13 @@ class LogGroupOffsets:
                 offsets[queue.id] = offset
                 tables.unflushed_offsets.add((queue.topic, group))
         return None if previous is None else QueueOffset(previous)
+
+    async def commit_if(self, group: str, queue: Queue, offset: int, *, expected: int | None) -> bool:
+        if self.committed_nowait(group, queue) != expected:
+            return False
+        self.commit_nowait(group, queue, offset)
+        await self._wait_durable(self._state.flush_offsets())
+        return True
 
     async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
         with self._lock:  # another thread may be deleting a topic

@@ -1,7 +1,7 @@
 """Import of the state that Apache RocketMQ keeps in `config`, as state updates.
 
 The progress of delayed deliveries becomes marks: `timers.from.N` (where queue N of the schedule topic continues) and
-`timers.wheel_ms` (up to which time timers are delivered).
+`timers.wheel_ms` (up to which time timers are delivered). So does the choice of groups to pop: `pop.mode GROUP TOPIC`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Any
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.topic import Group, Topic, validate_group_name, validate_topic_name
 from sparrow.store.log.state.updates import GroupUpdate, MarkUpdate, OffsetsUpdate, StateUpdate, TopicUpdate
-from sparrow.wire import fastjson
+from sparrow.wire.bodies import fastjson
 
 log = logging.getLogger(__name__)
 
 
 def read_rocketmq_config(config: Path) -> list[StateUpdate]:
-    """Read topics, groups, offsets and the progress of delayed deliveries from RocketMQ's files."""
+    """Read topics, groups, offsets, request modes and the progress of delayed deliveries from RocketMQ's files."""
     return [
         *_updates(config / "topics.json", "topicConfigTable", _topic),
         *_updates(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
         *_updates(config / "consumerOffset.json", "offsetTable", _offsets),
         *_updates(config / "delayOffset.json", "offsetTable", _level),
         *_wheel(config / "timercheck"),
+        *_request_modes(config / "messageRequestMode.json"),
     ]
 
 
@@ -106,3 +107,11 @@ def _wheel(path: Path) -> Iterator[StateUpdate]:
         return
     if read_ms > 0:
         yield MarkUpdate("timers.wheel_ms", read_ms)
+
+
+def _request_modes(path: Path) -> Iterator[StateUpdate]:
+    """Read which groups pop a topic, and with how many members they share its queues."""
+    for topic, groups in _table(path, "messageRequestModeMap").items():
+        for group, choice in groups.items() if isinstance(groups, dict) else ():
+            if isinstance(choice, dict) and choice.get("mode") == "POP":
+                yield MarkUpdate(f"pop.mode {group} {topic}", max(-1, int(choice.get("popShareQueueNum", 0))))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sparrow.model.errors import CorruptRecord
+from sparrow.model.errors import CorruptRecord, NotLeader, Unavailable
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -16,6 +16,7 @@ from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.state import rocketmq_config
+from sparrow.store.log.state.state_seal import StateSeal
 from sparrow.store.log.state.tables import StateSnapshot, StateTables
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
@@ -23,6 +24,7 @@ from sparrow.store.log.state.updates import (
     LedgerUpdate,
     OffsetsUpdate,
     QueueEndsUpdate,
+    StateKeyUpdate,
     StateUpdate,
     TopicUpdate,
     decode_updates,
@@ -44,11 +46,13 @@ class StateStore:
         queues: ConsumeQueueTable,
         writer: LogWriter,
         reader: LogReader,
+        seal: StateSeal,
         now_ms: Callable[[], int],
         *,
         ledger_retention_days: float = 90,
     ) -> None:
         self.tables = StateTables()
+        self.seal = seal
         self._ledger_keep_ms = int(ledger_retention_days * _DAY_MS)
         self._path, self._queues, self._writer, self._reader, self._now_ms = path, queues, writer, reader, now_ms
         self._snapshot_at = -1
@@ -60,15 +64,23 @@ class StateStore:
         self.tables.clear()
         self._snapshot_at = -1
         queue = self._queues.get(STATE_QUEUE)
-        if queue is not None:
+        if queue is not None and queue.end:  # a truncation may have left an empty one
             self._replay(queue)
-        elif (self._path / "config").is_dir():
+            self._adopt_key()
+        elif (self._path / "config").is_dir() and not self._is_following:
             self.append(rocketmq_config.read_rocketmq_config(self._path / "config"))
-        self._name_topics()
-        for topic, ends in self.tables.ends.items():
-            for queue_id, end in ends.items():
-                if topic in self.tables.topics and self._queues.get_or_create(Queue(topic, queue_id)).end == 0:
-                    self._queues.get_or_create(Queue(topic, queue_id)).start_at(end)
+        self.name_topics()
+        for topic in self.tables.ends:
+            self.continue_emptied_queues(topic)
+
+    def continue_emptied_queues(self, topic: str) -> None:
+        """Let the queues whose messages retention has deleted continue where they ended."""
+        if topic not in self.tables.topics:
+            return
+        for queue_id, end in self.tables.ends.get(topic, {}).items():
+            queue = self._queues.get_or_create(Queue(topic, queue_id))
+            if queue.end == 0:
+                queue.start_at(end)
 
     def _replay(self, queue: ConsumeQueue) -> None:
         snapshot = files.load(self._path / files.STATE_SNAPSHOT_FILE, StateSnapshot)
@@ -79,8 +91,21 @@ class StateStore:
         for offset in range(start, queue.end):
             self.tables.apply(self._updates_at(queue, offset), queue.physical_offset_at(offset) or 0)
 
-    def _name_topics(self) -> None:
+    def _adopt_key(self) -> None:
+        """Use the key that the log has, if another one, or none, is in the key file. What was accepted stays so."""
+        key = self.tables.seal_key
+        if key is not None and key != self.seal.key:
+            log.warning("the key of the state records is taken from the log: sparrow.key has another one, or is lost")
+            self.seal.adopt(key, int(self._writer.log.written))
+
+    @property
+    def _is_following(self) -> bool:
+        return isinstance(self._writer.refusal, NotLeader)
+
+    def name_topics(self) -> None:
         """Create topics for queues that have none: RocketMQ does not store all its system topics in a file."""
+        if self._is_following:
+            return  # the leader creates them
         counts: dict[str, int] = {}
         for queue in self._queues:
             topic, queue_id = queue.queue
@@ -127,8 +152,15 @@ class StateStore:
                 {"offset": offset, "physical_offset": "unknown" if at is None else at},
             )
             return []
+        message = record.decode(data, expand=False)
+        if not self.seal.is_accepted(message):
+            log.error(
+                "the state record at physical offset %(physical_offset)s is not sealed by this store; it is skipped",
+                {"physical_offset": at},
+            )
+            return []
         try:
-            return decode_updates(record.decode(data, expand=False).body, at or 0)
+            return decode_updates(message.body, at or 0)
         except CorruptRecord as cause:
             log.error("a state record cannot be read and is skipped: %(error)s", {"error": cause})
             return []
@@ -138,13 +170,33 @@ class StateStore:
     def append(self, updates: list[StateUpdate]) -> int:
         """Append updates to the log, apply them, and return the end of the last record."""
         with self._writer.lock:
-            queue = self._queues.get_or_create(STATE_QUEUE)
-            end = int(self._writer.log.written)
-            for batch, body in encode_updates(updates):
-                appended = self._writer.append(queue, [Draft(body=body, born_ms=self._now_ms())])
-                end = appended.end
-                self.tables.apply(batch, appended.physical_offsets[0])
+            if updates and self.tables.seal_key is None:
+                updates = [self._new_key(self._queues.get_or_create(STATE_QUEUE)), *updates]
+            return self._append(updates)
+
+    def _append(self, updates: list[StateUpdate]) -> int:
+        queue = self._queues.get_or_create(STATE_QUEUE)
+        end = int(self._writer.log.written)
+        for batch, body in encode_updates(updates):
+            draft = Draft(body=body, born_ms=self._now_ms(), properties=self.seal.properties(body, 0, 0))
+            at = self._writer.allocate(queue, draft)
+            draft.properties = self.seal.properties(body, at, queue.end)
+            appended = self._writer.append(queue, [draft])
+            assert appended.physical_offsets[0] == at, "the digest covers the place"
+            end = appended.end
+            self.tables.apply(batch, at)
         return end
+
+    def _new_key(self, queue: ConsumeQueue) -> StateUpdate:
+        """Return the update with which the first state record begins: it sets the key by which all are sealed."""
+        self._writer.check_may_append(queue)
+        return StateKeyUpdate(self.seal.key or self.seal.create(int(self._writer.log.written)))
+
+    def ensure_key(self) -> None:
+        """Append the key now, if no state record has it yet, so that the next one need not."""
+        with self._writer.lock:
+            if self.tables.seal_key is None:
+                self._append([self._new_key(self._queues.get_or_create(STATE_QUEUE))])
 
     def append_one(self, update: StateUpdate) -> int:
         """Append one update in a record of its own, and return the record's physical offset."""
@@ -156,24 +208,49 @@ class StateStore:
     def encoded_bytes(self, update: StateUpdate) -> int:
         """Return the size of the record of a single update."""
         ((_, body),) = encode_updates([update])
-        return self._writer.size_of(self._queues.get_or_create(STATE_QUEUE), Draft(body=body))
+        draft = Draft(body=body, properties=self.seal.properties(body, 0, 0))
+        return self._writer.size_of(self._queues.get_or_create(STATE_QUEUE), draft)
 
     def ledger_covers(self, scope: str, number: int) -> bool:
         """Return whether the ledger of a scope is at the number or above."""
         noted = self.tables.ledger.get(scope)
         return noted is not None and noted.number >= number
 
-    def flush_offsets(self) -> None:
-        """Append the offsets that were committed since the last call."""
+    def flush_offsets(self) -> int:
+        """Append the offsets that were committed since the last call, and return the end of the last record."""
         with self._writer.lock:
             updates = self.tables.take_changed_offsets()
             try:
-                self.append(updates)
+                return self.append(updates)
             except BaseException:
                 self.tables.unflushed_offsets |= {
                     (update.topic, update.group) for update in updates if isinstance(update, OffsetsUpdate)
                 }
                 raise
+
+    def flush_offsets_if_possible(self) -> None:
+        """Append the offsets that were committed since the last call, if this replica may write now."""
+        with self._writer.lock:
+            if self._is_following:
+                self.discard_unflushed_offsets()
+            elif not isinstance(self._writer.refusal, Unavailable):  # such as a leader with too few followers
+                self.flush_offsets()
+
+    def discard_unflushed_offsets(self) -> None:
+        """Set offsets that were committed since the last flush back to those in the log, which the other replicas have.
+
+        A leader writes them every second. When its leadership ends, nobody else knows the last ones.
+        """
+        with self._writer.lock:
+            for topic, group in sorted(self.tables.unflushed_offsets):
+                at = self.tables.offsets_record_at(topic, group)
+                if at < 0:
+                    self.tables.apply([OffsetsUpdate(topic, group, None)], at)
+                elif (data := self._reader.record_at(at)) is not None:
+                    updates = decode_updates(record.decode(data, expand=False).body, at)
+                    known = [one for one in updates if isinstance(one, OffsetsUpdate)]
+                    self.tables.apply([one for one in known if (one.topic, one.group) == (topic, group)], at)
+            self.tables.unflushed_offsets.clear()
 
     def rewrite_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
         """Append again the state whose newest record is below the offset, and the ends of emptied queues.

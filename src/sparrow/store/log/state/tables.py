@@ -15,17 +15,21 @@ from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.state.updates import (
     AtomicAppendBegin,
+    EpochUpdate,
     GroupUpdate,
     LedgerUpdate,
     MarkUpdate,
     OffsetsUpdate,
     QueueEndsUpdate,
+    StateKeyUpdate,
     StateUpdate,
     TokenUpdate,
     TopicUpdate,
 )
 
 _Subject = tuple[str, str, str]
+_NOT_WRITTEN = 1 << 62
+_ENCODER = msgspec.json.Encoder(order="sorted")
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -54,6 +58,10 @@ class StateTables:
         self.marks: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
         self.ledger: dict[str, LedgerUpdate] = {}
+        self.epochs: list[tuple[int, int]] = []
+        """Leader epochs of a replicated log, and where they start."""
+        self.seal_key: str | None = None
+        """The key by which state records are sealed; None if none was sealed yet."""
         self.unflushed_offsets: set[tuple[str, str]] = set()
         """(topic, group) whose offsets changed since they were last appended: commits are frequent and batched."""
         self._written_at: dict[_Subject, int] = {}
@@ -67,6 +75,8 @@ class StateTables:
         self.marks.clear()
         self.tokens.clear()
         self.ledger.clear()
+        self.epochs.clear()
+        self.seal_key = None
         self.unflushed_offsets.clear()
         self._written_at.clear()
 
@@ -95,6 +105,12 @@ class StateTables:
                 case LedgerUpdate(scope, number, ms):
                     subject = ("ledger", scope, "")
                     self.ledger[scope] = LedgerUpdate(scope, number, ms)
+                case EpochUpdate(starts):
+                    subject = ("epochs", "", "")
+                    self.epochs = list(starts)
+                case StateKeyUpdate(key):
+                    subject = ("key", "", "")
+                    self.seal_key = key
                 case AtomicAppendBegin():
                     continue  # no state: recovery makes sure that an end follows
             if self._is_set(update):
@@ -111,7 +127,7 @@ class StateTables:
                 return offsets is not None
             case QueueEndsUpdate(_, ends):
                 return ends is not None
-            case MarkUpdate() | TokenUpdate() | LedgerUpdate():
+            case MarkUpdate() | TokenUpdate() | LedgerUpdate() | EpochUpdate() | StateKeyUpdate():
                 return True
             case AtomicAppendBegin():
                 return False
@@ -140,6 +156,17 @@ class StateTables:
         """Return the physical offset of the newest ledger record of a scope; -1 if there is none."""
         return self._written_at.get(("ledger", scope, ""), -1)
 
+    def subject_values(self) -> list[tuple[_Subject, int, bytes]]:
+        """Return each entry with the physical offset of its newest record, and its value in a form to be compared.
+
+        The offset of an entry that has changed since is above every offset of the log.
+        """
+        changed = {("offsets", topic, group) for topic, group in self.unflushed_offsets}
+        return [
+            (subject, _NOT_WRITTEN if subject in changed else at, _ENCODER.encode(self._update(subject)))
+            for subject, at in self._written_at.items()
+        ]
+
     def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
         updates = [(at, self._update(subject)) for subject, at in self._written_at.items()]
         return StateSnapshot(next_offset=next_offset, log_end=log_end, words=updates)
@@ -162,6 +189,11 @@ class StateTables:
             return TokenUpdate(self.tokens[name])
         if kind == "ledger":
             return self.ledger[name]
+        if kind == "epochs":
+            return EpochUpdate(list(self.epochs))
+        if kind == "key":
+            assert self.seal_key is not None, "its record was noted when it was set"
+            return StateKeyUpdate(self.seal_key)
         return self._offsets_update((name, group))
 
     def _offsets_update(self, key: tuple[str, str]) -> StateUpdate:

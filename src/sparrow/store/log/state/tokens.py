@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from sparrow.model.token import Token, validate_token_name
@@ -23,6 +23,15 @@ class LogTokens:
         """Return a read-only view that shows every change at once."""
         return MappingProxyType(self._state.tables.tokens)
 
+    def id_nowait(self, name: str) -> int:
+        """Return the number of a token; 0 if there is none."""
+        token = self._state.tables.tokens.get(name)
+        return 0 if token is None else token.id
+
     async def put(self, token: Token) -> None:
         validate_token_name(token.name)
         await self._wait_durable(self._state.append([TokenUpdate(token)]))
+
+    async def senders(self, physical_offsets: Sequence[int]) -> Mapping[int, int]:
+        """Return nothing: records do not contain the token of their sender."""
+        return {}

@@ -72,6 +72,21 @@ class AtomicAppendBegin(msgspec.Struct, tag="begun", frozen=True):
     number: int
 
 
+class EpochUpdate(msgspec.Struct, tag="epochs", frozen=True):
+    """The leader epochs of the log so far, as pairs of epoch and start.
+
+    The record of a new epoch may stand behind its start: the unused end of a segment belongs to the epoch, too.
+    """
+
+    starts: list[tuple[int, int]]
+
+
+class StateKeyUpdate(msgspec.Struct, tag="key", frozen=True):
+    """The key by which state records are sealed, from this record on (`state_seal`)."""
+
+    key: str
+
+
 class LedgerUpdate(msgspec.Struct, tag="ledger", frozen=True):
     """The ledger of a scope was set to a number."""
 
@@ -92,6 +107,8 @@ StateUpdate = (
     | TokenUpdate
     | AtomicAppendBegin
     | LedgerUpdate
+    | EpochUpdate
+    | StateKeyUpdate
 )
 
 _encode = msgspec.json.Encoder().encode

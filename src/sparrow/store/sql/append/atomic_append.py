@@ -25,7 +25,7 @@ from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.retries import TRIES_MAX, pause
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow, row_of_draft
 from sparrow.store.sql.state.catalog import StoreCatalog
-from sparrow.store.sql.statements import ledger as statements
+from sparrow.store.sql.statements.state import ledger as statements
 from sparrow.store.sql.upserts import insert_if_absent
 from sparrow.wire import columns, record
 from sparrow.wire.queue_batches import QueueBatch
@@ -62,7 +62,7 @@ def check_records(
     starts = columns.starts_from_sizes(sizes)
     if len(sizes):
         try:
-            parsed = columns.LogRecords(data, starts)
+            parsed = columns.LogRecords.locate(data, starts)
             parsed.verify(topic=records.queue.topic.encode(), store_host_bytes=8, verify_crc=verify_crc)
         except ProtocolError as cause:
             raise Refused(f"the records cannot be stored: {cause}") from cause
@@ -114,6 +114,7 @@ async def append_with_retries(
     number: int,
     records: Sequence[LaneRecords],
     *,
+    token: int,
     now_ms: Callable[[], int],
     wait_s: float,
 ) -> tuple[list[LaneEnd] | None, bool]:
@@ -125,9 +126,7 @@ async def append_with_retries(
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         try:
-            ends = await append_atomically(
-                database, scope, number, records, token=catalog.anonymous_token, now_ms=now_ms()
-            )
+            ends = await append_atomically(database, scope, number, records, token=token, now_ms=now_ms())
             return ends, may_be_done
         except StoreDatabaseUnreachable:
             may_be_done = True

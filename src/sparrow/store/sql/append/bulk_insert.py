@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sparrow.databases.url import Dialect
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
-from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import table_name

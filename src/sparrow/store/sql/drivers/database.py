@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from sparrow.databases.url import Dialect, parse_database_url
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.errors import MissingDriver
-from sparrow.store.sql.drivers.url import Dialect, parse_database_url
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 
@@ -50,7 +50,7 @@ class StoreDatabase(SqlSession, Protocol):
     async def append(
         self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        """Assign ids to the rows and insert them, in one transaction and one round trip."""
+        """Assign ids to the rows and insert them in one transaction, with few round trips."""
         ...
 
     async def server_identity(self) -> str:

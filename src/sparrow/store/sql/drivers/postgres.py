@@ -8,6 +8,9 @@ from typing import Any
 
 import asyncpg
 
+from sparrow.databases.tls import postgres_tls
+from sparrow.databases.url import DatabaseHost, DatabaseUrl, Dialect
+from sparrow.databases.writable import READ_ONLY_STATE
 from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.database import ColumnValue
@@ -20,19 +23,21 @@ from sparrow.store.sql.drivers.errors import (
 )
 from sparrow.store.sql.drivers.parameter_styles import to_numeric_style
 from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
-from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.statements.append import postgres_append
+from sparrow.store.sql.statements.append import postgres_append, postgres_append_values
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
-_LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
+_LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03", READ_ONLY_STATE})
 _SESSION = {
     "application_name": "sparrow",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "5s",
     "synchronous_commit": "on",
     "timezone": "UTC",
+    # One plan fits all values. By default the server plans each read again, because only then it knows the number of
+    # rows, and that takes longer than the read.
+    "plan_cache_mode": "force_generic_plan",
 }
 _CONNECT_TIMEOUT_S = 5
 _LOST_ERRORS = (
@@ -60,10 +65,10 @@ class PostgresDatabase:
 
     def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
         self.display_url = str(address)
-        self._address = address
+        self._address, self._tls = address, postgres_tls(address.options)
         raises = (asyncpg.PostgresError, *_LOST_ERRORS)
         driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _fetch, _execute)
-        self._pool = ConnectionPool(self.display_url, connections_max, driver)
+        self._pool = ConnectionPool(address, connections_max, driver)
         self.fetch, self.execute = self._pool.fetch, self._pool.execute
 
     async def start(self) -> None:
@@ -80,25 +85,11 @@ class PostgresDatabase:
     async def append(
         self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        keys = [(key, at) for at, row in enumerate(rows) for key in row.extra_keys]
-        values = [
-            [row.body for row in rows],
-            [row.source_ip for row in rows],
-            [row.token for row in rows],
-            [row.ref_key for row in rows],
-            [row.properties for row in rows],
-            *(len(rows), now_ms, lane.number),
-            [batch.stored_lane(lane) for batch in batch_ids],
-            [batch.producer for batch in batch_ids],
-            [batch.seq for batch in batch_ids],
-            [batch.stored_offset(lane) for batch in batch_ids],
-            [batch.size for batch in batch_ids],
-        ]
-        if keys:
-            values += [[key for key, _ in keys], [at for _, at in keys]]
+        values = postgres_append_values(lane, rows, batch_ids, now_ms)
+        has_keys = any(row.extra_keys for row in rows)
         async with self._pool.connection() as connection:
             try:
-                found = await connection.fetch(postgres_append(lane, has_keys=bool(keys)), *values)
+                found = await connection.fetch(postgres_append(lane, has_keys=has_keys), *values)
             except asyncpg.UndefinedTableError as cause:
                 raise UnknownTopic(lane.topic) from cause
         if not found:  # the lane has no row: the topic was deleted, perhaps created again
@@ -116,15 +107,16 @@ class PostgresDatabase:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Any:
+    async def _connect(self, host: DatabaseHost) -> Any:
         address = self._address
         return await asyncpg.connect(
-            host=address.host,
-            port=address.port,
+            host=host.name,
+            port=host.port,
             user=address.user or "postgres",
             password=address.password or None,
             database=address.name,
             timeout=_CONNECT_TIMEOUT_S,
+            ssl=self._tls,
             server_settings=_SESSION,
         )
 

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sparrow.databases.url import DatabaseUrl, Dialect
 from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.database import ColumnValue
 from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabaseUnreachable
-from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import table_name

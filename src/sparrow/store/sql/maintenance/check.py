@@ -21,10 +21,10 @@ from sparrow.store.sql.maintenance.lane_check import CheckFinding, check_lane
 from sparrow.store.sql.schema.ddl import SCHEMA_VERSION
 from sparrow.store.sql.schema.table_names import table_suffix
 from sparrow.store.sql.state.catalog import has_lanes
-from sparrow.store.sql.statements import catalog as catalog_statements
 from sparrow.store.sql.statements import checks as check_statements
 from sparrow.store.sql.statements import lanes as lane_statements
 from sparrow.store.sql.statements import messages as message_statements
+from sparrow.store.sql.statements.state import catalog as catalog_statements
 
 
 async def check_store(

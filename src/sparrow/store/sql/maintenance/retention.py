@@ -2,9 +2,12 @@
 
 1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has not read it or
    shall get it again; a group that has committed nothing for 30 days is ignored.
-2. First `first_id` moves, then readers get time to see that, and only then messages are deleted. A process that is
+2. A dead letter is kept for `dead_letter_retention_hours`, read or not. Dead letters are few: they are deleted row by
+   row on every database, because a partition of theirs would never be full. Half messages that were rolled back or
+   given up are kept for `transaction_retention_hours`.
+3. First `first_id` moves, then readers get time to see that, and only then messages are deleted. A process that is
    killed in between leaves the rest for the next round.
-3. Retention blocks no one: no statement touches many rows, and DDL gives way to other transactions (see `partitions`).
+4. Retention blocks no one: no statement touches many rows, and DDL gives way to other transactions (see `partitions`).
 
 The leader calls `trim` from time to time. Two processes may do so at once.
 """
@@ -18,6 +21,8 @@ from contextlib import contextmanager
 
 import msgspec
 
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX
+from sparrow.model.queue import Queue
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
@@ -32,12 +37,13 @@ from sparrow.store.sql.schema.partitions import (
 from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
 from sparrow.store.sql.statements import batches as batch_statements
+from sparrow.store.sql.statements import half_messages as half_statements
 from sparrow.store.sql.statements import lanes as lane_statements
-from sparrow.store.sql.statements import ledger as ledger_statements
-from sparrow.store.sql.statements import marks as mark_statements
 from sparrow.store.sql.statements import messages as message_statements
-from sparrow.store.sql.statements import offsets as offset_statements
 from sparrow.store.sql.statements import resends as resend_statements
+from sparrow.store.sql.statements.state import ledger as ledger_statements
+from sparrow.store.sql.statements.state import marks as mark_statements
+from sparrow.store.sql.statements.state import offsets as offset_statements
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +69,7 @@ class TrimReport(msgspec.Struct, frozen=True):
     batches: int = 0
     marks: int = 0
     scopes: int = 0
+    half_messages: int = 0
 
 
 async def trim(
@@ -80,13 +87,21 @@ async def trim(
         with _skip_on_error(lane):
             added += await _add_partitions_ahead(database, lane, settings)
             resend_lane = catalog.resend_lanes.get(queue)
-            expired[lane.number] = await _advance_first_id(database, lane, resend_lane, settings, now_ms)
+            if _is_dead_letter_queue(queue):
+                expired[lane.number] = await _expire_dead_letters(database, lane, settings, now_ms)
+            else:
+                expired[lane.number] = await _advance_first_id(database, lane, resend_lane, settings, now_ms)
     if any(expired.values()):
         await asyncio.sleep(grace_s)
     dropped = keys = 0
-    for lane, _ in lanes:
+    for lane, queue in lanes:
         with _skip_on_error(lane):
-            lane_dropped, lane_keys = await _delete_expired(database, lane, has_advanced=expired[lane.number] > 0)
+            lane_dropped, lane_keys = await _delete_expired(
+                database,
+                lane,
+                has_advanced=expired[lane.number] > 0,
+                deletes_rows=database.dialect == "sqlite" or _is_dead_letter_queue(queue),
+            )
             dropped, keys = dropped + lane_dropped, keys + lane_keys
     return TrimReport(
         messages=sum(expired.values()),
@@ -96,6 +111,7 @@ async def trim(
         batches=await _delete_batches(database, now_ms - DEDUP_WINDOW_MS),
         marks=await _delete_poller_marks(database, now_ms - DEDUP_WINDOW_MS),
         scopes=await _delete(database, ledger_statements.DELETE_OLDER, older=now_ms - LEDGER_SCOPE_AGE_MAX_MS),
+        half_messages=await _delete_ended_halves(database, now_ms - _hours_ms(settings.transaction_retention_hours)),
     )
 
 
@@ -138,12 +154,33 @@ async def _advance_first_id(
     kept_from = next_id
     if settings.retains_unread:
         kept_from = await _needed_from(database, lane, resend_lane, next_id, now_ms - SILENT_GROUP_MS)
-    older_than = now_ms - int(settings.retention_hours * 3_600_000)
+    older_than = now_ms - _hours_ms(settings.retention_hours)
     to = await _first_kept(database, lane, first_id, kept_from, older_than)
+    return await _hide_before(database, lane, first_id, to)
+
+
+async def _expire_dead_letters(database: StoreDatabase, lane: Lane, settings: SqlSettings, now_ms: int) -> int:
+    """Hide the expired dead letters of a lane from readers; return how many."""
+    bounds = await _bounds(database, lane)
+    if bounds is None or bounds[0] == bounds[1]:
+        return 0
+    older_than = now_ms - _hours_ms(settings.dead_letter_retention_hours)
+    return await _hide_before(database, lane, bounds[0], await _first_not_older(database, lane, *bounds, older_than))
+
+
+async def _hide_before(database: StoreDatabase, lane: Lane, first_id: int, to: int) -> int:
     if to <= first_id:
         return 0
     await retry_conflicts(lambda: database.execute(lane_statements.ADVANCE_FIRST_ID, to=to, lane=lane.number))
     return to - first_id
+
+
+def _is_dead_letter_queue(queue: Queue) -> bool:
+    return queue.topic.startswith(DLQ_TOPIC_PREFIX)
+
+
+def _hours_ms(hours: float) -> int:
+    return int(hours * 3_600_000)
 
 
 async def _bounds(database: StoreDatabase, lane: Lane) -> tuple[int, int] | None:
@@ -204,16 +241,16 @@ async def _first_not_older(database: StoreDatabase, lane: Lane, first_id: int, k
 # -- deletion ----------------------------------------------------------------------------------------------------------
 
 
-async def _delete_expired(database: StoreDatabase, lane: Lane, *, has_advanced: bool) -> tuple[int, int]:
+async def _delete_expired(
+    database: StoreDatabase, lane: Lane, *, has_advanced: bool, deletes_rows: bool
+) -> tuple[int, int]:
     """Delete everything below `first_id`, also what earlier rounds left; return how many partitions and keys."""
     bounds = await _bounds(database, lane)
     if bounds is None or bounds[0] <= 1:
         return 0, 0
     first_id = bounds[0]
     dropped, has_deleted = 0, has_advanced
-    if database.dialect == "sqlite":
-        has_deleted |= await _delete_rows(database, lane, first_id) > 0
-    else:
+    if database.dialect != "sqlite":
         old = [partition for partition in await list_partitions(database, lane.table) if partition.end <= first_id]
         try:
             if old:
@@ -226,6 +263,8 @@ async def _delete_expired(database: StoreDatabase, lane: Lane, *, has_advanced: 
                 {"table": lane.table},
             )
         has_deleted |= dropped > 0
+    if deletes_rows:
+        has_deleted |= await _delete_rows(database, lane, first_id) > 0
     # Keys of deleted messages do no harm, and finding them means scanning the whole table.
     return dropped, await _delete_keys(database, lane, first_id) if has_deleted else 0
 
@@ -280,6 +319,17 @@ async def _delete_batches(database: StoreDatabase, older_than: int) -> int:
         deleted += await _delete(database, batch_statements.DELETE_OLDER, until=until)
         if not found:
             return deleted
+
+
+async def _delete_ended_halves(database: StoreDatabase, older_than: int) -> int:
+    """Delete half messages that were rolled back or given up before a time."""
+    deleted = 0
+    for state in ("rolled_back", "given_up"):
+        while found := await database.fetch(
+            half_statements.SELECT_ENDED_BEFORE, state=state, older=older_than, count=ROWS_PER_DELETE
+        ):
+            deleted += await _delete(database, half_statements.delete_all(number for (number,) in found))
+    return deleted
 
 
 async def _delete_poller_marks(database: StoreDatabase, older_than: int) -> int:

@@ -16,14 +16,14 @@ from uuid import uuid4
 
 from sparrow import clock
 from sparrow.log_intervals import LogIntervals
-from sparrow.model.errors import SparrowError
+from sparrow.model.errors import Busy, SparrowError
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.statements import lanes as lane_statements
-from sparrow.store.sql.statements import marks as mark_statements
 from sparrow.store.sql.statements import upsert
+from sparrow.store.sql.statements.state import marks as mark_statements
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ class LanePoller:
         database: StoreDatabase,
         views: Mapping[int, LaneView],
         *,
-        awaited_queues: Callable[[], Collection[Queue]],
+        is_awaited: Callable[[Queue], bool],
         on_growth: Callable[[Queue, QueueOffset], None],
         on_refresh: Callable[[], Awaitable[None]],
         on_restart: Callable[[], Awaitable[None]],
     ) -> None:
         self._database, self._views = database, views
-        self._awaited_queues, self._on_growth = awaited_queues, on_growth
+        self._is_awaited, self._on_growth = is_awaited, on_growth
         self._on_refresh, self._on_restart = on_refresh, on_restart
         self._mark = f"seen:{uuid4().hex[:16]}"
         self._identity = ""
@@ -68,14 +68,21 @@ class LanePoller:
                 await self._database.execute(mark_statements.DELETE, name=self._mark)
 
     async def poll(self, views: Collection[LaneView]) -> bool:
-        """Read the bounds of lanes and report those that have grown; return whether any has."""
+        """Read the bounds of lanes and report those that have grown; return whether any has.
+
+        Raise `Busy` if locks were not granted in time: a cluster that has lost a node holds commits up for seconds.
+        """
         if not views:
             return False
         by_number = {view.lane.number: view for view in views}
         select = lane_statements.select_bounds_of(by_number)
-        found = await self._database.fetch(select)
-        if self._database.shows_before_durable and any(next_id > by_number[lane].next_id for lane, next_id, _ in found):
-            found = await self._fetch_durable(select)
+        try:
+            found = await self._database.fetch(select)
+            is_grown = any(next_id > by_number[lane].next_id for lane, next_id, _ in found)
+            if self._database.shows_before_durable and is_grown:
+                found = await self._fetch_durable(select)
+        except LockConflict as cause:
+            raise Busy(f"the database did not answer in time ({cause})") from cause
         grown = []
         for lane, next_id, first_id in found:
             view = by_number[lane]
@@ -103,10 +110,9 @@ class LanePoller:
 
     async def _report(self, grown: Collection[tuple[LaneView, int]]) -> None:
         """Cache the new messages after these offsets for waiting readers, and call `on_growth`."""
-        awaited_queues = self._awaited_queues()
         for view, start in grown:
             end = view.bounds.end
-            if view.queue in awaited_queues and view.tail.end < end and end - start <= _PREFETCH_ROWS:
+            if self._is_awaited(view.queue) and view.tail.end < end and end - start <= _PREFETCH_ROWS:
                 with contextlib.suppress(SparrowError, LockConflict):  # readers are woken anyway, and query themselves
                     view.cache_rows(await view.rows(self._database, start, _PREFETCH_ROWS))
             self._on_growth(view.queue, view.bounds.end)
@@ -122,8 +128,7 @@ class LanePoller:
                     await self._check_server()
                     await self._on_refresh()
                     await self.poll(list(self._views.values()))
-                awaited_queues = self._awaited_queues()
-                has_news = await self.poll([view for view in self._views.values() if view.queue in awaited_queues])
+                has_news = await self.poll([view for view in self._views.values() if self._is_awaited(view.queue)])
                 quiet_polls = 0 if has_news else quiet_polls + 1
                 if failures.end("poll"):
                     log.info("the database is polled again")

@@ -11,7 +11,7 @@ from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
-from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder
+from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder, tags_code_of
 from sparrow.store.sql.statements import messages as statements
 
 _EXAMINED_MIN = 800
@@ -27,7 +27,7 @@ class LaneView:
         self.is_known = False
         """Whether the bounds were read from the database."""
         self.records = RowRecordEncoder(lane, queue.topic, queue.id, store_host)
-        self.tail = TailCache(self.records.encode_new)
+        self.tail = TailCache(self.records.encode_all)
         self._mean_bytes = 1
         """The mean size of the records of the last read."""
 
@@ -98,14 +98,19 @@ class LaneView:
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         # Fetch about as many rows as fit into the answer, judged by the size of the last ones.
         fits = max(1, 2 * bytes_max // self._mean_bytes)
-        rows = await self.rows(database, offset, examined if tags_codes else min(examined, fits), RECORD_COLUMNS)
+        found = await self.rows(database, offset, examined if tags_codes else min(examined, fits), RECORD_COLUMNS)
         bounds = self.bounds
-        if not rows:  # deleted by retention during the query
+        if not found:  # deleted by retention during the query
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
-        encode = self.records.encode
-        found = [encode(*row) for row in _before_hole(rows)]
-        self._mean_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
-        return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
+        rows = _before_hole(found)
+        matching = rows if tags_codes is None else [row for row in rows if tags_code_of(row[4]) in tags_codes]
+        data, sizes = self.records.encode_all(matching[:count_max])
+        if sizes:
+            self._mean_bytes = max(1, len(data) // len(sizes))
+        count = _fitting(sizes, bytes_max) if len(data) > bytes_max else len(sizes)
+        next_offset = matching[count][0] - 1 if count < len(matching) else rows[-1][0]
+        buffer = memoryview(data)[: sum(sizes[:count])]
+        return Slice([buffer] if count else [], sizes[:count], QueueOffset(next_offset), bounds)
 
     async def rows(self, database: StoreDatabase, offset: int, count: int, columns: str = MESSAGE_COLUMNS) -> list[Any]:
         """Fetch rows from an offset on, as far as readers may see."""
@@ -125,6 +130,16 @@ def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
     return [row for at, row in enumerate(rows) if row[0] == first + at]
 
 
+def _fitting(sizes: Sequence[int], bytes_max: int) -> int:
+    """Return how many of the records fit into an answer; the first always does."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and total > bytes_max:
+            return count
+    return len(sizes)
+
+
 def _slice(
     found: list[TaggedRecord],
     offset: int,
@@ -133,18 +148,13 @@ def _slice(
     bytes_max: int,
     tags_codes: frozenset[int] | None,
 ) -> Slice:
-    if tags_codes is None:
-        sizes = [len(record) for record, _ in found]
-        if len(found) <= count_max and sum(sizes) <= bytes_max:  # the usual case
-            return Slice([memoryview(record) for record, _ in found], sizes, QueueOffset(offset + len(found)), bounds)
-    chosen: list[memoryview] = []
-    size = 0
-    at = offset
-    for record, tags in found:
-        if tags_codes is None or tags in tags_codes:
-            if chosen and (len(chosen) == count_max or size + len(record) > bytes_max):
-                break
-            chosen.append(memoryview(record))
-            size += len(record)
-        at += 1
-    return Slice(chosen, [len(record) for record in chosen], QueueOffset(at), bounds)
+    """Select records from the tail."""
+    end = offset + len(found)
+    matching: Sequence[int] = range(offset, end)
+    if tags_codes is not None:
+        matching = [at for at, (_, tags) in zip(matching, found, strict=True) if tags in tags_codes]
+        found = [found[at - offset] for at in matching[:count_max]]
+    sizes = [len(record) for record, _ in found]
+    count = _fitting(sizes, bytes_max) if sum(sizes) > bytes_max else len(sizes)
+    next_offset = matching[count] if count < len(matching) else end
+    return Slice([record for record, _ in found[:count]], sizes[:count], QueueOffset(next_offset), bounds)

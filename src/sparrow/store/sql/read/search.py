@@ -44,6 +44,6 @@ async def by_key(
             **period,
         )
         for rows in (by_first, by_extra):
-            found += [(row[5], row[0], view.records.encode_row(row)[0]) for row in rows]
+            found += [(row[5], row[0], view.records.encode_row(row)) for row in rows]
     found.sort(key=lambda row: row[:2])
     return [encoded for _, _, encoded in found[-limit:]]

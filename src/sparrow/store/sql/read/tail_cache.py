@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.row_codec import NewRow, tags_code_of
 
 TAIL_CACHE_BYTES_MAX = 16 << 20
 _MESSAGE_BYTES = 512
 """What a message takes in memory beside its body and properties."""
 
-TaggedRecord = tuple[bytes, int]
+TaggedRecord = tuple[memoryview, int]
 """A record, and the hash code of its tags."""
 
 
 class TailCache:
-    """Consecutive messages, the newest of a lane. A record is encoded when it is first read."""
+    """Consecutive messages, the newest of a lane. Records are encoded when they are first read."""
 
     def __init__(
-        self, encode: Callable[[int, NewRow, int], TaggedRecord], bytes_max: int = TAIL_CACHE_BYTES_MAX
+        self,
+        encode_all: Callable[[Iterable[Sequence[Any]]], tuple[bytes, list[int]]],
+        bytes_max: int = TAIL_CACHE_BYTES_MAX,
     ) -> None:
-        self._encode, self._bytes_max = encode, bytes_max
+        self._encode_all, self._bytes_max = encode_all, bytes_max
         self.first = 0
         """The offset of the first cached message."""
         self._items: list[NewRow | TaggedRecord] = []
@@ -68,11 +71,21 @@ class TailCache:
 
     def records(self, offset: int, count: int) -> list[TaggedRecord]:
         """Return up to `count` records from `offset` on, which is cached."""
-        start, items = offset - self.first, self._items
-        found: list[TaggedRecord] = []
-        for at in range(start, min(start + count, len(items))):
-            item = items[at]
-            if isinstance(item, NewRow):
-                item = items[at] = self._encode(self.first + at + 1, item, self._times[at])
-            found.append(item)
-        return found
+        start = offset - self.first
+        items = self._items[start : start + count]
+        new = [(at, item) for at, item in enumerate(items, start) if isinstance(item, NewRow)]
+        if new:
+            self._encode_items(new)
+            items = self._items[start : start + count]
+        return items  # type: ignore[return-value]
+
+    def _encode_items(self, new: Sequence[tuple[int, NewRow]]) -> None:
+        """Replace rows by their records, which share one buffer."""
+        first_id, times = self.first + 1, self._times
+        data, sizes = self._encode_all(
+            [(first_id + at, row.body, row.source_ip, times[at], row.properties) for at, row in new]
+        )
+        view, start = memoryview(data), 0
+        for (at, row), size in zip(new, sizes, strict=True):
+            self._items[at] = view[start : start + size], tags_code_of(row.properties)
+            start += size

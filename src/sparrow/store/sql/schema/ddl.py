@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sparrow.databases.url import Dialect
 from sparrow.model.priority import Priority
-from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.schema.table_names import table_name
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 6
 """The version of the tables below; `hermes_schema` holds the versions of a database."""
 PARTITIONS_AHEAD = 3
 """How many partitions are ready from the current id on."""
@@ -116,7 +116,8 @@ _SHARED_TABLES = (
         parts {small} NOT NULL DEFAULT 1,
         state {word} NOT NULL,
         options {long_text},
-        created_at {time} NOT NULL""",
+        created_at {time} NOT NULL,
+        name {name}""",
     ),
     _Table(
         "hermes_group",
@@ -186,7 +187,8 @@ _SHARED_TABLES = (
         body {blob} NOT NULL,
         source_ip {ip} NOT NULL,
         properties {blob} NOT NULL,
-        at {time} NOT NULL""",
+        at {time} NOT NULL,
+        token {number}""",
         indexes=(("hermes_delay_due", "due, id"), ("hermes_delay_key", "unique_key")),
     ),
     _Table(
@@ -202,8 +204,10 @@ _SHARED_TABLES = (
         at {time} NOT NULL,
         checks {number} NOT NULL DEFAULT 0,
         check_at {time} NOT NULL,
-        state {word} NOT NULL""",
-        indexes=(("hermes_half_check", "state, check_at"),),
+        state {word} NOT NULL,
+        ended_at {time},
+        token {number}""",
+        indexes=(("hermes_half_check", "state, check_at"), ("hermes_half_ended", "state, ended_at")),
     ),
     _Table(
         "meta_token",
@@ -211,9 +215,10 @@ _SHARED_TABLES = (
         id {counted},
         token {text} NOT NULL,
         type {kind} NOT NULL,
-        secret_hash {key},
+        secret {key},
         created_at {time} NOT NULL DEFAULT 0,
         revoked_at {time},
+        permissions {long_text},
         UNIQUE (token)""",
     ),
     _Table(

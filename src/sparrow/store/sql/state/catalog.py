@@ -12,24 +12,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sparrow.model.errors import UnknownTopic
+from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic, validate_group_name
+from sparrow.settings import TopicNames
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.lanes import Lane, LaneKind, lane_of_row, physical_offset_of
 from sparrow.store.sql.schema import ddl, partitions
 from sparrow.store.sql.schema.migrations.runner import prepare_schema, schema_lock
-from sparrow.store.sql.schema.table_names import is_internal_topic, table_suffix
+from sparrow.store.sql.schema.table_names import is_internal_topic, table_suffix, validate_new_topic
 from sparrow.store.sql.statements import batches as batch_statements
-from sparrow.store.sql.statements import catalog as statements
 from sparrow.store.sql.statements import lanes as lane_statements
 from sparrow.store.sql.statements import partitions as partition_statements
-from sparrow.store.sql.statements import tokens as token_statements
+from sparrow.store.sql.statements.state import catalog as statements
+from sparrow.store.sql.statements.state import tokens as token_statements
 from sparrow.store.sql.upserts import insert_if_absent, upsert
-
-_ANONYMOUS_TOKEN = " anonymous"
-"""No token of a user starts with a blank."""
 
 
 async def _nothing(_name: str = "") -> None:
@@ -54,10 +52,12 @@ class StoreCatalog:
         database: StoreDatabase,
         *,
         partition_rows: int,
+        topic_names: TopicNames = "lower",
         now_ms: Callable[[], int],
         hooks: CatalogHooks | None = None,
     ) -> None:
         self._database, self._partition_rows, self._now_ms = database, partition_rows, now_ms
+        self._topic_names = topic_names
         self._hooks = hooks or CatalogHooks()
         self.reload: Callable[[], Awaitable[None]] = self.refresh
         """Refresh the catalog and everything in the store that depends on it."""
@@ -88,12 +88,17 @@ class StoreCatalog:
 
     async def _ensure_anonymous_token(self) -> int:
         while True:
-            found = await self._database.fetch(token_statements.SELECT_ID, token=_ANONYMOUS_TOKEN)
+            found = await self._database.fetch(token_statements.SELECT_ID, token=token_statements.ANONYMOUS_TOKEN)
             if found:
                 return int(found[0][0])
             # Only if the row is missing: an INSERT that does nothing uses up a number, too.
-            now_ms = self._now_ms()
-            await insert_if_absent(self._database, "meta_token", token=_ANONYMOUS_TOKEN, type="p", created_at=now_ms)
+            await insert_if_absent(
+                self._database,
+                "meta_token",
+                token=token_statements.ANONYMOUS_TOKEN,
+                type="p",
+                created_at=self._now_ms(),
+            )
 
     async def refresh(self) -> None:
         """Read what other brokers have created, changed and deleted."""
@@ -106,21 +111,21 @@ class StoreCatalog:
         topics = await database.fetch(statements.SELECT_ACTIVE_TOPICS)
         lanes = await database.fetch(lane_statements.SELECT_ALL)
         groups = await database.fetch(statements.SELECT_GROUPS)
-        self.topics = {topic.name: topic for topic in (_decode_topic(options) for _, options in topics)}
+        decoded = {suffix: _decode_topic(options) for suffix, options in topics}
+        self.topics = {topic.name: topic for topic in decoded.values()}
         self.groups = {group.name: group for group in (_decode_group(options) for (options,) in groups)}
-        names = {table_suffix(name): name for name in self.topics}
         messages: dict[tuple[str, int], Lane] = {}
         resends: dict[tuple[str, int], Lane] = {}
         by_number: dict[int, tuple[Lane, Queue]] = {}
         for row in lanes:
             lane = lane_of_row(*row)
-            name = names.get(lane.topic)
-            if name is None:
+            topic = decoded.get(lane.topic)
+            if topic is None:
                 continue
-            queue_id = read_queue_id(lane.part, lane.priority) if has_lanes(self.topics[name]) else lane.part
-            (messages if lane.kind == "m" else resends)[name, queue_id] = lane
+            queue_id = read_queue_id(lane.part, lane.priority) if has_lanes(topic) else lane.part
+            (messages if lane.kind == "m" else resends)[topic.name, queue_id] = lane
             if lane.kind == "m":
-                by_number[lane.number] = lane, Queue(name, queue_id)
+                by_number[lane.number] = lane, Queue(topic.name, queue_id)
         self.lanes, self.resend_lanes, self.lanes_by_number = messages, resends, by_number
 
     def lane(self, queue: Queue) -> Lane:
@@ -142,25 +147,38 @@ class StoreCatalog:
     async def put_topic(self, topic: Topic) -> None:
         """Create a topic or change its configuration. Parts are only ever added.
 
-        A topic of a user always has three priorities here.
+        A topic of a user always has three priorities here. Which names new topics may have is a setting; topics that
+        exist may be used and changed whatever their names are.
         """
+        before = self.topics.get(topic.name)
+        if before is None:
+            validate_new_topic(topic.name, self._topic_names)
         suffix = table_suffix(topic.name)
         topic = _with_lanes(topic)
-        before = self.topics.get(topic.name)
         if before is not None and topic.write_queues < before.write_queues:
             topic = msgspec.structs.replace(topic, write_queues=before.write_queues, read_queues=before.read_queues)
         await insert_if_absent(
             self._database,
             "hermes_topic",
             topic=suffix,
+            name=topic.name,
             parts=topic.write_queues,
             state="creating",
             options=msgspec.json.encode(topic).decode(),
             created_at=self._now_ms(),
         )
+        if before is None:
+            await self._check_digest(suffix, topic.name)
         await self._create_tables(suffix, topic, is_new=before is None or before.write_queues != topic.write_queues)
         await self.refresh()
         self._hooks.lanes_changed()
+
+    async def _check_digest(self, suffix: str, name: str) -> None:
+        """Refuse a topic whose tables would be those of another one."""
+        for (options,) in await self._database.fetch(statements.SELECT_TOPIC, topic=suffix):
+            owner = _decode_topic(options).name
+            if owner != name:
+                raise Refused(f"topic {name!r} would have the tables of topic {owner!r} ({suffix}): use another name")
 
     async def _create_tables(self, suffix: str, topic: Topic, *, is_new: bool) -> None:
         database = self._database
@@ -182,6 +200,7 @@ class StoreCatalog:
                         )
         await database.execute(
             statements.ACTIVATE_TOPIC,
+            name=topic.name,
             parts=topic.write_queues,
             options=msgspec.json.encode(topic).decode(),
             topic=suffix,

@@ -19,7 +19,7 @@ from itertools import count
 from typing import NamedTuple
 
 from sparrow.log_intervals import LogIntervals
-from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
@@ -27,8 +27,8 @@ from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict, Stor
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
-from sparrow.store.sql.statements import offsets as statements
 from sparrow.store.sql.statements import upsert
+from sparrow.store.sql.statements.state import offsets as statements
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,15 @@ class CommittedOffsets:
         """Commit an offset and return the previous one as far as this process knows it."""
         return self._commit(group, queue, offset, next(self._arrivals))
 
+    async def commit_if(self, group: str, queue: Queue, offset: int, *, expected: int | None) -> bool:
+        """Commit an offset if the committed one is the expected one, and return whether it was. It is saved then."""
+        if await self.committed(group, queue) != expected:
+            return False
+        self.commit_nowait(group, queue, offset)
+        if (group, queue) in await self.flush():
+            raise Unavailable(f"the offset of group {group!r} could not be saved: the broker is no longer the leader")
+        return True
+
     def _commit(self, group: str, queue: Queue, offset: int, arrival: int) -> QueueOffset | None:
         lane = self._catalog.lane(queue)
         if offset < 0:
@@ -163,8 +172,8 @@ class CommittedOffsets:
             if self._failures.end("flush"):
                 log.info("committed offsets are saved again")
 
-    async def flush(self) -> None:
-        """Write everything committed so far to the database."""
+    async def flush(self) -> list[_Key]:
+        """Write everything committed so far to the database; return what could not be, because another broker leads."""
         async with self._flush_lock:
             unsaved, self._unsaved = self._unsaved, {}
             self._saving = unsaved
@@ -191,6 +200,7 @@ class CommittedOffsets:
                 self._saving = {}
             for key in fenced:
                 self._retry_fenced(key, unsaved[key], epoch)
+            return fenced
 
     def _retry_fenced(self, key: _Key, commit: _Commit, epoch: int) -> None:
         if key in self._unsaved:  # a newer commit replaces it

@@ -7,7 +7,7 @@ carries the epoch: an owner that paused longer than its lease can change nothing
 from __future__ import annotations
 
 from sparrow.store.sql.drivers.database import StoreDatabase
-from sparrow.store.sql.statements import leases as statements
+from sparrow.store.sql.statements.state import leases as statements
 from sparrow.store.sql.upserts import insert_if_absent
 
 _NO_OWNER = "nobody"
@@ -41,9 +41,16 @@ class Leases:
 
     async def other_holders(self, prefix: str) -> list[str]:
         """Return the other owners of leases whose names start with a prefix."""
+        return [owner for _, owner in await self._leases_of_others(prefix)]
+
+    async def names_of_others(self, prefix: str) -> list[str]:
+        """Return the names of leases that start with a prefix and have other owners."""
+        return [name for name, _ in await self._leases_of_others(prefix)]
+
+    async def _leases_of_others(self, prefix: str) -> list[tuple[str, str]]:
         select = statements.select_other_holders(self._database.dialect)
         found = await self._database.fetch(select, prefix=f"{prefix}%", owner=self.owner)
-        return [owner for (owner,) in found]
+        return [(name, owner) for name, owner in found]
 
     async def epoch(self, name: str) -> int:
         """Return the current epoch of a lease, whichever process owns it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparrow.store.sql.drivers.database import StoreDatabase
-from sparrow.store.sql.statements import marks as statements
+from sparrow.store.sql.statements.state import marks as statements
 from sparrow.store.sql.upserts import upsert
 
 

@@ -18,8 +18,8 @@ from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
 from sparrow.store.sql.statements import lanes as lane_statements
-from sparrow.store.sql.statements import offsets as offset_statements
 from sparrow.store.sql.statements import resends as statements
+from sparrow.store.sql.statements.state import offsets as offset_statements
 from sparrow.store.sql.upserts import insert_if_absent
 
 IDS_PER_ROW = 500

@@ -1,52 +1,196 @@
-"""Tokens, in the table `meta_token`. None is ever deleted, because messages refer to it by its number."""
+"""Tokens, in the table `meta_token`. None is ever deleted, because messages refer to it by its number.
+
+1. A row without a secret only gives a name its number: the admin tokens of the settings, and messages without a token.
+2. A store whose settings do not decrypt all secrets is not opened. If another broker changes the key later, this one
+   keeps the secrets that it knows, and refuses the tokens that it does not know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 
-from sparrow.model.token import Token, parse_token_kind, validate_token_name
+import msgspec
+
+from sparrow.log_intervals import LogIntervals
+from sparrow.model.errors import Refused
+from sparrow.model.permissions import is_unlimited
+from sparrow.model.token import (
+    EVERY_NAME,
+    TOKEN_NAME_CHARS_MAX,
+    Token,
+    TokenKind,
+    parse_token_kind,
+    validate_token_name,
+)
 from sparrow.store.sql.drivers.database import StoreDatabase
-from sparrow.store.sql.statements import tokens as statements
+from sparrow.store.sql.lanes import split_physical_offset
+from sparrow.store.sql.state.catalog import StoreCatalog
+from sparrow.store.sql.state.token_secrets import TokenSecrets, UnreadableSecret
+from sparrow.store.sql.statements import messages as message_statements
+from sparrow.store.sql.statements.state import tokens as statements
 from sparrow.store.sql.upserts import insert_if_absent
+
+log = logging.getLogger(__name__)
+
+
+class _StoredPermissions(msgspec.Struct, frozen=True):
+    """What the column `permissions` holds, as JSON."""
+
+    kind: TokenKind
+    topics: tuple[str, ...] = (EVERY_NAME,)
+    groups: tuple[str, ...] = (EVERY_NAME,)
+
+
+_decode = msgspec.json.Decoder(_StoredPermissions).decode
+
+
+def _permissions_of(token: Token) -> str | None:
+    if is_unlimited(token) and token.kind == _type_of(token):
+        return None
+    return msgspec.json.encode(_StoredPermissions(token.kind, token.topics, token.groups)).decode()
+
+
+def _type_of(token: Token) -> str:
+    """Return what the column `type` can hold; `permissions` has the whole kind."""
+    return "c" if token.kind == "c" else "p"
 
 
 class SqlTokens:
     """The tokens of a database, and a copy of them in memory."""
 
-    def __init__(self, database: StoreDatabase) -> None:
-        self._database = database
+    def __init__(self, database: StoreDatabase, catalog: StoreCatalog, secrets: TokenSecrets) -> None:
+        self._database, self._catalog, self._secrets = database, catalog, secrets
         self._known: dict[str, Token] = {}
+        self._ids: dict[str, int] = {}
+        self._unreadable: dict[str, UnreadableSecret] = {}
+        self._decrypted: dict[bytes, bytes] = {}
+        """Secrets by what is stored: tokens are read every second, and decryption takes time."""
+        self._failures = LogIntervals()
+
+    async def open(self, admins: Iterable[str], now_ms: int) -> None:
+        """Read all tokens, and store their secrets under the current key; raise `UnreadableSecret` if that fails.
+
+        `admins`, the names of the admin tokens in the settings, get numbers, so that messages can refer to them.
+        """
+        await self._read(is_strict=True)
+        for name, stored in await self._database.fetch(statements.SELECT_SECRETS):
+            if not self._secrets.is_current(bytes(stored)):
+                await self._database.execute(
+                    statements.REPLACE_SECRET,
+                    token=name,
+                    before=bytes(stored),
+                    secret=self._secrets.to_stored(self._known[name].secret),
+                )
+        # Only if the row is missing: an INSERT that does nothing uses up a number, too.
+        for name in (name for name in admins if name not in self._ids and len(name) <= TOKEN_NAME_CHARS_MAX):
+            await insert_if_absent(self._database, "meta_token", token=name, type="p", created_at=now_ms)
+        await self._read(is_strict=True)
 
     async def all(self) -> Mapping[str, Token]:
-        """Read all tokens, by name, without the one that stands for messages sent without a token."""
-        rows = await self._database.fetch(statements.SELECT_ALL)
-        found = {token.name: token for token in (_token(*row) for row in rows)}
-        self._known.clear()
-        self._known.update(found)
-        return found
+        """Read all tokens, by name, without names that only have a number."""
+        await self._read(is_strict=False)
+        return dict(self._known)
 
     def all_nowait(self) -> Mapping[str, Token]:
         """Return the tokens as last read; changes of other brokers appear within a second."""
         return self._known
 
+    def id_nowait(self, name: str) -> int:
+        """Return the number of a token or of an admin token, as last read; 0 if there is none."""
+        return self._ids.get(name, 0)
+
+    async def senders(self, physical_offsets: Sequence[int]) -> Mapping[int, int]:
+        """Return the numbers of the tokens that messages were sent with, by physical offset."""
+        if not self._ids:
+            return {}  # no message was sent with a token
+        ids_by_lane: dict[int, list[int]] = {}
+        for offset in physical_offsets:
+            number, message_id = split_physical_offset(offset)
+            ids_by_lane.setdefault(number, []).append(message_id)
+        found: dict[int, int] = {}
+        for number, ids in ids_by_lane.items():
+            if number in self._catalog.lanes_by_number:
+                lane, _ = self._catalog.lanes_by_number[number]
+                rows = await self._database.fetch(message_statements.select_tokens(lane.table, ids))
+                found |= {lane.physical_offset(message_id): token for message_id, token in rows}
+        return found
+
     async def put(self, token: Token) -> None:
-        """Issue a token under its name, or revoke it. The database chooses its number."""
+        """Issue a token under its name, change it, or revoke it. The database chooses its number."""
         validate_token_name(token.name)
-        is_new = await insert_if_absent(
-            self._database,
-            "meta_token",
-            token=token.name,
-            type=parse_token_kind(token.kind),
-            secret_hash=token.secret,
-            created_at=token.created_ms,
-            revoked_at=token.revoked_ms,
-        )
-        if not is_new:
-            await self._database.execute(statements.REVOKE, revoked=token.revoked_ms, token=token.name, type=token.kind)
-        await self.all()
+        parse_token_kind(token.kind)
+        if token.name in self._unreadable:
+            raise self._unreadable[token.name]
+        permissions = _permissions_of(token)
+        known = self._known.get(token.name)
+        if known is not None and known.secret == token.secret:
+            await self._database.execute(
+                statements.CHANGE,
+                token=token.name,
+                type=_type_of(token),
+                permissions=permissions,
+                revoked=token.revoked_ms,
+            )
+        else:  # if another broker has just issued the name, that one counts
+            await insert_if_absent(
+                self._database,
+                "meta_token",
+                token=token.name,
+                type=_type_of(token),
+                secret=self._secrets.to_stored(token.secret),
+                created_at=token.created_ms,
+                revoked_at=token.revoked_ms,
+                permissions=permissions,
+            )
+        await self._read(is_strict=False)
+        if token.name not in self._known:
+            raise self._unreadable.get(token.name) or Refused(
+                f"the name {token.name!r} is taken by an admin token, or by one without a secret: choose another name"
+            )
 
-
-def _token(number: int, name: str, kind: str, secret: bytes, created_ms: int, revoked_ms: int | None) -> Token:
-    return Token(
-        id=number, name=name, kind=parse_token_kind(kind), secret=secret, created_ms=created_ms, revoked_ms=revoked_ms
-    )
+    async def _read(self, *, is_strict: bool) -> None:
+        known: dict[str, Token] = {}
+        ids: dict[str, int] = {}
+        unreadable: dict[str, UnreadableSecret] = {}
+        decrypted: dict[bytes, bytes] = {}
+        for number, name, kind, stored, created_ms, revoked_ms, permissions in await self._database.fetch(
+            statements.SELECT_ALL
+        ):
+            ids[name] = number
+            if stored is None:
+                continue
+            stored = bytes(stored)
+            try:
+                secret = self._decrypted.get(stored) or self._secrets.from_stored(stored, token=name)
+            except UnreadableSecret as error:
+                if is_strict:
+                    raise
+                if name not in self._known:
+                    unreadable[name] = error
+                    continue
+                secret = self._known[name].secret  # it never changes, only its encryption does
+            decrypted[stored] = secret
+            permitted = _StoredPermissions(parse_token_kind(kind)) if permissions is None else _decode(permissions)
+            known[name] = Token(
+                id=number,
+                name=name,
+                kind=permitted.kind,
+                secret=secret,
+                created_ms=created_ms,
+                revoked_ms=revoked_ms,
+                topics=permitted.topics,
+                groups=permitted.groups,
+            )
+        self._known.clear()
+        self._known.update(known)
+        self._ids, self._unreadable, self._decrypted = ids, unreadable, decrypted
+        if unreadable:
+            first = next(iter(unreadable.values()))
+            if self._failures.is_due("decrypt", type(first)):
+                log.error(
+                    "requests with %(tokens)s tokens are refused: %(error)s",
+                    {"tokens": len(unreadable), "error": first},
+                )
+        elif self._failures.end("decrypt"):
+            log.info("the secrets of all tokens can be decrypted again")

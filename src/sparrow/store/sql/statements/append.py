@@ -8,9 +8,10 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
+from sparrow.databases.url import Dialect
 from sparrow.store.sql.append.batch_ids import BatchId
-from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import table_name
@@ -65,8 +66,14 @@ def insert_keys(dialect: Dialect, key_table: str, priority: str, keys: Sequence[
 # -- whole appends: take ids, insert batch ids, messages and keys ------------------------------------------------------
 
 
-def mysql_append(lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int) -> bytes:
-    """Return an append as one text of several statements: the server has all of it before it locks the lane's row."""
+def mysql_append(
+    lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int, *, has_compounds: bool
+) -> bytes:
+    """Return an append as one text of several statements: the server has all of it before it locks the lane's row.
+
+    The server sends a response for each statement, which costs more than most of them do. MariaDB has compound
+    statements, with one response each (`has_compounds`), but takes longer to parse one of many rows.
+    """
     number, count = lane.number, len(rows)
     start = (
         # An earlier append on this connection may have left values, and the lane may be gone.
@@ -85,6 +92,8 @@ def mysql_append(lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId
     if keys:
         end += f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
     end += "COMMIT;SELECT @b,@t"
+    if has_compounds:
+        start, end = f"BEGIN NOT ATOMIC {start}", f"{end};END;"
     parts = [
         b"(@b+%d,X'%b',%d,%d,%b,@t,X'%b')"
         % (n, hexlify(row.body), row.source_ip, row.token, _hex_literal(row.ref_key), hexlify(row.properties))
@@ -96,38 +105,122 @@ def mysql_append(lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId
     return b",".join(parts)
 
 
+def mysql_take_ids(lane: Lane, count: int, now_ms: int) -> str:
+    """Begin a transaction, take ids, and select the first of them and the store time; no row: the lane is gone."""
+    return (
+        "START TRANSACTION;"
+        f"UPDATE hermes_lane SET next_id=next_id+{count},last_ts=GREATEST(last_ts,{now_ms}) WHERE lane={lane.number};"
+        f"SELECT next_id-{count},last_ts FROM hermes_lane WHERE lane={lane.number}"
+    )
+
+
+@lru_cache(4096)
+def mariadb_insert_rows(table: str, *, has_keys: bool) -> str:
+    """Insert one message (executed for many at once). The driver knows no type of a column that is NULL in all."""
+    columns = _COLUMNS if has_keys else _COLUMNS.replace(" ref_key,", "")
+    return f'INSERT INTO "{table}" {columns} VALUES ({"%s," * columns.count(",")}%s)'
+
+
+def mysql_end_append(
+    lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], base_id: int, store_ms: int
+) -> str:
+    """Insert the batch ids and keys of messages that are inserted, and commit."""
+    values = ",".join(
+        f"({b.stored_lane(lane)},{b.producer},{b.seq},{base_id + b.stored_offset(lane)},{b.size},{store_ms})"
+        for b in batch_ids
+    )
+    text = f"INSERT INTO hermes_batch VALUES {values};" if batch_ids else ""
+    keys = [(key, base_id + n) for n, row in enumerate(rows) for key in row.extra_keys]
+    if keys:
+        text += insert_keys("mysql", table_name("key", lane.topic, lane.part), lane.priority.label, keys) + ";"
+    return f"{text}COMMIT"
+
+
 def _hex_literal(value: bytes | None) -> bytes:
     return b"NULL" if value is None else b"X'%b'" % hexlify(value)
 
 
 @lru_cache(4096)
 def postgres_append(lane: Lane, *, has_keys: bool) -> str:
-    """Return an append as one statement, whose rows are arrays. It selects the first id and the store time."""
+    """Return an append as one statement. It selects the first id and the store time.
+
+    asyncpg examines whether each element of an array is an array, which takes longer than all else. So the bytes of all
+    rows are one value, from which the server cuts the columns, and numbers are arrays in texts. Where these hold no
+    address or token, it is that of the first row.
+    """
     keys = f"""
         , k AS (
             INSERT INTO "{table_name("key", lane.topic, lane.part)}"
             SELECT u.key, '{lane.priority.label}', l.b + u.at
-            FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at)
+            FROM l, unnest($18::bytea[], $19::int[]) AS u(key, at)
         )"""
     return f"""
         WITH l AS (
             UPDATE hermes_lane
-            SET next_id = next_id + $6::int, last_ts = GREATEST(last_ts, $7::bigint)
-            WHERE lane = $8::int
-            RETURNING next_id - $6::int AS b, last_ts AS t
+            SET next_id = next_id + $10::int, last_ts = GREATEST(last_ts, $11::bigint)
+            WHERE lane = $12::int
+            RETURNING next_id - $10::int AS b, last_ts AS t
         ), d AS (
             INSERT INTO hermes_batch
             SELECT u.lane, u.producer, u.seq, l.b + u.first, u.n, l.t
-            FROM l, unnest($9::int[], $10::bigint[], $11::bigint[], $12::bigint[], $13::int[])
+            FROM l, unnest($13::int[], $14::bigint[], $15::bigint[], $16::bigint[], $17::int[])
                 AS u(lane, producer, seq, first, n)
         ){keys if has_keys else ""}
         , m AS (
             INSERT INTO "{lane.table}"
-            SELECT l.b + u.o - 1, u.body, u.ip, u.token, u.k, l.t, u.props
-            FROM l, unnest($1::bytea[], $2::bigint[], $3::int[], $4::bytea[], $5::bytea[])
-                WITH ORDINALITY AS u(body, ip, token, k, props, o)
+            SELECT
+                l.b + u.o - 1,
+                substring($1::bytea FROM u.start FOR u.body),
+                COALESCE(u.ip, $8::bigint),
+                COALESCE(u.token, $9::int),
+                CASE WHEN u.key > 0 THEN substring($1::bytea FROM u.start + u.body + u.props FOR u.key) END,
+                l.t,
+                substring($1::bytea FROM u.start + u.body FOR u.props)
+            FROM l, unnest(
+                $2::text::int[],
+                $3::text::int[],
+                $4::text::int[],
+                $5::text::int[],
+                $6::text::bigint[],
+                $7::text::int[]
+            ) WITH ORDINALITY AS u(start, body, props, key, ip, token, o)
         )
         SELECT b, t FROM l"""
+
+
+def postgres_append_values(
+    lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
+) -> list[object]:
+    """Return the values of `postgres_append`."""
+    parts: list[bytes] = []
+    for row in rows:
+        parts += (row.body, row.properties, row.ref_key or b"")
+    sizes = list(map(len, parts))
+    ends = list(accumulate(sizes, initial=1))
+    numbers = (
+        *(ends[:-1:3], sizes[::3], sizes[1::3], sizes[2::3]),
+        _none_if_equal([row.source_ip for row in rows]),
+        _none_if_equal([row.token for row in rows]),
+    )
+    values: list[object] = [
+        b"".join(parts),
+        *(f"{{{str(each)[1:-1]}}}" for each in numbers),
+        *(rows[0].source_ip, rows[0].token, len(rows), now_ms, lane.number),
+        [batch.stored_lane(lane) for batch in batch_ids],
+        [batch.producer for batch in batch_ids],
+        [batch.seq for batch in batch_ids],
+        [batch.stored_offset(lane) for batch in batch_ids],
+        [batch.size for batch in batch_ids],
+    ]
+    keys = [(key, at) for at, row in enumerate(rows) for key in row.extra_keys]
+    if keys:
+        values += [[key for key, _ in keys], [at for _, at in keys]]
+    return values
+
+
+def _none_if_equal(numbers: list[int]) -> list[int]:
+    """Return no number if all are the same, as those of one sender are."""
+    return [] if numbers.count(numbers[0]) == len(numbers) else numbers
 
 
 SQLITE_TAKE_IDS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS
 
 _QUALIFIED_COLUMNS = ", ".join(f"m.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))
@@ -54,6 +56,11 @@ _NEWEST_OF_PERIOD = """
     AND m."timestamp" >= :begin AND m."timestamp" <= :until AND m.id < :before
     ORDER BY m.id DESC
     LIMIT :count"""
+
+
+def select_tokens(table: str, ids: Iterable[int]) -> str:
+    """Select the tokens that messages were sent with."""
+    return f'SELECT id, token FROM "{table}" WHERE id IN ({", ".join(map(str, ids))})'
 
 
 # -- deletion by retention ---------------------------------------------------------------------------------------------

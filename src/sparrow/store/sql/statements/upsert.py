@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparrow.store.sql.drivers.url import Dialect
+from sparrow.databases.url import Dialect
 
 
 def insert(into: str, names: Iterable[str]) -> str:

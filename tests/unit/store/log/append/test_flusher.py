@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from tests.support.drafts import decode_bodies, make_draft
-from tests.support.log_stores import small_settings
+from tests.support.log_stores import checkpoint, small_settings
 from tests.support.wait import eventually
 
 from sparrow.model.errors import FlushTimeout, StoreFailed
@@ -71,6 +71,37 @@ async def test_appends_during_a_sync_share_the_next_sync_and_return_in_order(tmp
         assert store.watermark("durable") == store.written
 
 
+async def test_appends_share_a_future_until_the_sync_for_it_starts(tmp_path, disk):
+    async with await opened(tmp_path) as store:
+        disk.open.clear()
+        before = disk.syncs
+        first = [store.when_durable(store.append_nowait(Q, [make_draft(f"{n}")]).end) for n in range(3)]
+        assert len(set(first)) == 1, "a message must not need a future of its own"
+        await eventually(lambda: disk.syncs > before)
+        second = store.when_durable(store.append_nowait(Q, [make_draft("during the sync")]).end)
+        assert second is not first[0]
+        synced_to = []
+        first[0].add_done_callback(lambda _: synced_to.append(store.watermark("durable")))
+        disk.open.set()
+        await asyncio.wait_for(asyncio.gather(first[0], second), 30)
+        assert synced_to[0] > 0
+        assert store.watermark("durable") == store.written
+
+
+async def test_a_cancelled_append_leaves_the_others_of_its_group_alone(tmp_path, disk):
+    async with await opened(tmp_path) as store:
+        disk.open.clear()
+        tasks = [asyncio.ensure_future(store.append(Q, [make_draft(f"{n}")])) for n in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.wait([tasks[1]])
+        assert not tasks[0].done()
+        disk.open.set()
+        first, cancelled, last = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (first.offset, last.offset) == (0, 2)
+        assert isinstance(cancelled, asyncio.CancelledError)
+
+
 async def test_durable_data_is_not_waited_for(tmp_path):
     async with await opened(tmp_path) as store:
         appended = await store.append(Q, [make_draft("x")])
@@ -122,8 +153,8 @@ async def test_a_failed_sync_of_the_maintenance_thread_stops_the_store_too(tmp_p
         await store.catalog.put_topic(Topic(name="T"))
         store.append_nowait(Q, [make_draft("x")])
         disk.failure = OSError(5, "Input/output error")
-        with store._maintenance_thread.paused(), pytest.raises((OSError, StoreFailed)):
-            store._maintenance.checkpoint()
+        with store._threads.maintenance.paused(), pytest.raises((OSError, StoreFailed)):
+            checkpoint(store)
         disk.failure = None
         with pytest.raises(StoreFailed):
             store.append_nowait(Q, [make_draft("y")])
@@ -138,10 +169,10 @@ async def test_truncating_the_log_during_a_sync_does_not_stop_the_flusher(tmp_pa
         before = disk.syncs
         lost = asyncio.ensure_future(store.append(Q, [make_draft("goes")]))
         await eventually(lambda: disk.syncs > before)
-        cut = asyncio.ensure_future(asyncio.to_thread(store.truncate, end))
+        cut = asyncio.ensure_future(asyncio.to_thread(store.replica.truncate, end))
         await eventually(lambda: store.written == end)
         disk.open.set()
         await asyncio.gather(cut, lost, return_exceptions=True)
-        appended = await asyncio.wait_for(store.append(Q, [make_draft("next")]), 5)
+        appended = await asyncio.wait_for(store.append(Q, [make_draft("next")]), 12)
         assert appended.offset == 1
         assert store.watermark("durable") >= appended.end

@@ -3,8 +3,9 @@
 import pytest
 
 from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Queue
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan
+from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan, RecordBorder
 from sparrow.wire import record
 
 SIZE = 4096
@@ -31,8 +32,12 @@ class Log:
         place = self.starts[n] - segment.base + at
         segment.mapping[place : place + len(data)] = data
 
-    def scanned(self, start: int = 0) -> tuple[list[int], LogScan]:
-        scan = LogScan(self.log.segments, start)
+    def borders(self, after: int, before: int) -> list[RecordBorder]:
+        """Return what the entries of a consume queue say."""
+        return [RecordBorder(at, self.size, Queue("T", 0), 0) for at in self.starts if after < at < before]
+
+    def scanned(self, start: int = 0, *, has_queues: bool = True) -> tuple[list[int], LogScan]:
+        scan = LogScan(self.log.segments, start, **({"borders": self.borders} if has_queues else {}))
         found = [part.segment.base + at for part in scan for at in part.starts.tolist()]
         return found, scan
 
@@ -88,6 +93,23 @@ def test_the_next_valid_record_after_a_damaged_one_is_found(written, n, at, data
     assert scan.end == written.log.written
 
 
+@pytest.mark.parametrize(("at", "data"), [(100, b"\xff"), (8, b"\xff"), (28, b"\1"), (60, b"\xff")])
+def test_without_queues_the_lengths_of_a_damaged_record_show_the_next(written, at, data):
+    written.add(50)
+    written.spoil(5, at, data)
+    found, _ = written.scanned(has_queues=False)
+    assert found == [start for start in written.starts if start != written.starts[5] or at == 60]
+
+
+def test_without_queues_a_lost_header_costs_the_rest_of_the_segment(written):
+    """Bytes that look like records may be in the body of the record whose size is lost."""
+    written.add(50)
+    written.spoil(5, 0, bytes(88))
+    found, scan = written.scanned(has_queues=False)
+    assert found == written.starts[:5] + [start for start in written.starts if start >= SIZE]
+    assert scan.end == written.log.written
+
+
 def test_adjacent_damage_is_one_range(written):
     written.add(10)
     for n in (3, 4, 5):
@@ -104,9 +126,10 @@ def test_a_torn_tail_is_the_end_and_not_damage(written):
     assert (found, scan.end, scan.damage) == (written.starts[:9], written.starts[9], [])
 
 
-def test_a_record_with_another_physical_offset_is_not_accepted(written):
-    """A message may contain a record in its body; that one has another physical offset."""
-    inner = record.encode_message(StoredMessage(topic="T", body=b"inner", physical_offset=7))
+@pytest.mark.parametrize("place", [7, record.FIXED_HEADER_BYTES])
+def test_a_record_in_a_body_is_not_accepted(written, place):
+    """A message may contain a record in its body, even with the physical offset at which it lies."""
+    inner = record.encode_message(StoredMessage(topic="T", body=b"inner", physical_offset=place))
     segment, at = written.log.allocate(500)
     outer = record.encode_message(StoredMessage(topic="T", body=inner, physical_offset=at))
     written.log.write(segment, outer)

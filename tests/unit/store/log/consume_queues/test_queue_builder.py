@@ -12,7 +12,7 @@ from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
 from sparrow.store.log.consume_queues.queue_builder import QueueBuilder
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.state.updates import STATE_QUEUE, GroupUpdate, StateUpdate, TopicUpdate, encode_updates
-from sparrow.wire import record
+from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
 
 A, B = Queue("A", 0), Queue("B", 0)
@@ -50,7 +50,8 @@ class RawLog:
 
     def file(self, first: int = 0, stop: int | None = None) -> None:
         """Build queues from the records `first` to `stop`."""
-        self.builder.add(memoryview(bytes(self.data)), self.base, np.array(self.starts[first:stop], np.int64))
+        starts = np.array(self.starts[first:stop], np.int64)
+        self.builder.add(columns.LogRecords.locate(bytes(self.data), starts), self.base)
 
     def entries(self, queue: Queue) -> list[tuple[int, int, int]]:
         found = self.queues.get(queue)

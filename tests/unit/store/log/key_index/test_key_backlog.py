@@ -19,7 +19,7 @@ Q = Queue("T", 0)
 
 def run_of(*keys: str) -> columns.RecordKeys:
     encoded = columns.encode(pa.array([b"body"] * len(keys), pa.binary()), topic="T", keys=pa.array(keys))
-    return columns.LogRecords(encoded.data, columns.starts_from_sizes(encoded.sizes)).keys()
+    return columns.LogRecords.locate(encoded.data, columns.starts_from_sizes(encoded.sizes)).keys()
 
 
 def add_run(key_backlog: KeyBacklog, *places: int) -> columns.RecordKeys:
@@ -158,7 +158,7 @@ async def test_keys_of_a_run_are_correct_although_the_caller_overwrites_its_buff
         **{name: pa.array(values) for name, values in extra.items()},
     )
     buffer = bytearray(encoded.data)
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         store.append_encoded_nowait(Q, buffer, encoded.sizes)
         assert store._writer.key_backlog.held_bytes > 0
         buffer[:] = b"\xff" * len(buffer)
@@ -170,7 +170,7 @@ async def test_keys_of_a_run_are_correct_although_the_caller_overwrites_its_buff
 
 async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_last(store):
     buffer = bytearray()
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         for n in range(5):
             body, keys = pa.array([b"%d" % n] * 2, pa.binary()), pa.array([f"k{n}", f"l{n}"])
             encoded = columns.encode(body, topic="T", keys=keys)
@@ -183,7 +183,7 @@ async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_l
 
 
 async def test_keys_of_runs_and_single_records_are_found_in_log_order(store):
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         store.append_nowait(Q, [make_draft("0", keys="k")])
         encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
         store.append_encoded_nowait(Q, encoded.data, encoded.sizes)
@@ -195,9 +195,9 @@ async def test_keys_of_the_kept_part_of_a_truncated_run_are_found(store):
     encoded = columns.encode(
         pa.array([b"0", b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k"] * 3), msg_ids=pa.array(list("abc"))
     )
-    with store._maintenance_thread.paused():
+    with store._threads.maintenance.paused():
         places = store.append_encoded_nowait(Q, encoded.data, encoded.sizes).physical_offsets
         assert store._writer.key_backlog.held_bytes > 0, "the run must not be indexed before the cut"
-        store.truncate(places[2])
+        store.replica.truncate(places[2])
     assert await found(store, "k") == [b"0", b"1"]
     assert await found(store, "c") == []

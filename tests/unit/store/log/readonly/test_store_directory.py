@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.drafts import make_draft
-from tests.support.log_stores import copy_as_crashed, corrupt_log, overwrite, segment_path, small_settings
+from tests.support.log_stores import (
+    checkpoint,
+    copy_as_crashed,
+    corrupt_log,
+    overwrite,
+    segment_path,
+    small_settings,
+)
 
 from sparrow.model import Queue
 from sparrow.model.errors import DataLost, Refused
@@ -114,7 +121,7 @@ async def test_parts_hold_a_limited_number_of_rows_of_one_segment(store: LogStor
 
 async def test_entries_missing_from_files_are_read_from_the_log(store: LogStore, tmp_path: Path) -> None:
     fill(store, 20)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     fill(store, 20)
     copy = copy_as_crashed(store, tmp_path / "copy")
     for path in (copy / "consumequeue/orders/0").iterdir():
@@ -186,7 +193,7 @@ async def test_a_writer_during_the_scan_leaves_no_gap(store: LogStore) -> None:
 async def test_a_checkpoint_between_two_reads_changes_nothing(store: LogStore) -> None:
     fill(store, 10)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
-    store._maintenance.checkpoint()
+    checkpoint(store)
     fill(store, 30)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 40)}
     assert offsets(StoreDirectory(store.path).read(QUEUE, 0, 40, rows_max=100)) == list(range(40))
@@ -194,7 +201,7 @@ async def test_a_checkpoint_between_two_reads_changes_nothing(store: LogStore) -
 
 async def test_a_topic_deleted_in_the_log_is_gone_although_its_files_exist(store: LogStore, tmp_path: Path) -> None:
     fill(store, 10)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     store._state.append([TopicUpdate("orders", None)])
     copy = copy_as_crashed(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
@@ -239,7 +246,7 @@ async def test_half_messages_and_rollbacks_are_not_scanned(store: LogStore) -> N
 
 async def test_a_damaged_record_is_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     place = record.decode(records(StoreDirectory(copy).read(QUEUE, 7, 8, rows_max=1))[0]).physical_offset
     corrupt_log(copy, place, SETTINGS.segment_bytes, bytes(40))
@@ -251,7 +258,7 @@ async def test_a_damaged_record_is_skipped(store: LogStore, tmp_path: Path) -> N
 @pytest.mark.parametrize("place", [-5, 0, 300, 4000, 1 << 40])
 async def test_a_damaged_entry_loses_only_its_own_record(store: LogStore, tmp_path: Path, place: int) -> None:
     fill(store, 60)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{24 * 20:020d}", 3 * 20, ENTRY.pack(place, 200, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 20, 60, rows_max=100)) == [*range(20, 27), *range(28, 60)]
@@ -259,7 +266,7 @@ async def test_a_damaged_entry_loses_only_its_own_record(store: LogStore, tmp_pa
 
 async def test_a_truncated_segment_is_read_up_to_its_end(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     in_first = len(records(StoreDirectory(copy).scan(0, 2000, rows_max=100))) - 2
     os.truncate(segment_path(copy, 0), 2000)
@@ -271,7 +278,7 @@ async def test_a_truncated_segment_is_read_up_to_its_end(store: LogStore, tmp_pa
 
 async def test_a_missing_segment_between_others_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 80)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     segment_path(copy, 4096).unlink()
     with pytest.raises(DataLost) as caught:
@@ -292,7 +299,7 @@ async def test_reading_beyond_the_bounds_is_refused(store: LogStore) -> None:
 
 async def test_a_segment_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
@@ -313,7 +320,7 @@ async def test_a_segment_deleted_while_reading_is_data_lost(store: LogStore, tmp
 
 async def test_a_queue_file_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
@@ -324,7 +331,7 @@ async def test_a_queue_file_deleted_while_reading_is_data_lost(store: LogStore, 
 
 async def test_fillers_are_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20, ENTRY.pack(500, FILLER_SIZE, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 0, 16, rows_max=100)) == [0, 1, 2, *range(4, 16)]
@@ -332,7 +339,7 @@ async def test_fillers_are_skipped(store: LogStore, tmp_path: Path) -> None:
 
 async def test_entries_with_filter_bitmaps_cannot_be_filtered_by_tag(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
-    store._maintenance.checkpoint()
+    checkpoint(store)
     copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(
         copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20 + 12, (-(1 << 63) + 100).to_bytes(8, "big", signed=True)

@@ -47,6 +47,14 @@ def test_topics_groups_and_offsets_are_imported(config):
     ]
 
 
+def test_the_groups_that_pop_a_topic_are_imported_as_marks(tmp_path):
+    modes = b"""{"messageRequestModeMap":{"Orders":{
+        "g":{"consumerGroup":"g","mode":"POP","popShareQueueNum":3,"topic":"Orders"},
+        "h":{"consumerGroup":"h","mode":"PULL","popShareQueueNum":0,"topic":"Orders"}}}}"""
+    (tmp_path / "messageRequestMode.json").write_bytes(modes)
+    assert read_rocketmq_config(tmp_path) == [MarkUpdate("pop.mode g Orders", 3)]
+
+
 def test_an_empty_folder_gives_no_updates(tmp_path):
     assert read_rocketmq_config(tmp_path) == []
 

@@ -2,14 +2,16 @@
 
 import logging
 import shutil
+import stat
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from tests.support.drafts import make_draft
 from tests.support.log_stores import SMALL_SETTINGS, corrupt_log
 
 from sparrow.model.errors import IllegalName, Refused, StoreFull, UnknownTopic
-from sparrow.model.message import LOOPBACK_HOST
+from sparrow.model.message import LOOPBACK_HOST, Draft
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.append.writer import LogWriter
@@ -24,6 +26,10 @@ from sparrow.wire import record
 
 TOPICS = {name: Topic(name=name, read_queues=n) for n, name in enumerate("ABC", 1)}
 A0, A1 = Queue("A", 0), Queue("A", 1)
+
+
+async def no_wait(_: int) -> None:
+    """Do not wait until the log is durable."""
 
 
 class Parts:
@@ -42,15 +48,21 @@ class Parts:
             on_growth=None,
         )
         reader = LogReader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
-        self.memory = StateStore(path, found.queues, self.writer, reader, lambda: 1)
+        self.memory = StateStore(path, found.queues, self.writer, reader, found.seal, lambda: 1)
         self.state = self.memory.tables
-        self.offsets = LogGroupOffsets(self.state, self.writer.lock)
+        self.offsets = LogGroupOffsets(self.memory, self.writer.lock, no_wait)
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
         """Append messages and return the physical offset of the first."""
         return self.writer.append(
             self.queues.get_or_create(queue), [make_draft(body) for body in bodies]
         ).physical_offsets[0]
+
+    def append_sealed(self, body: bytes) -> None:
+        """Append a state record with any body."""
+        queue, seal = self.queues.get_or_create(STATE_QUEUE), self.memory.seal
+        at = self.writer.allocate(queue, Draft(body=body, properties=seal.properties(body, 0, 0)))
+        self.writer.append(queue, [Draft(body=body, properties=seal.properties(body, at, queue.end))])
 
     def say(self, *words) -> int:
         """Append state updates and return the physical offset of their record."""
@@ -173,13 +185,55 @@ def test_a_reload_replays_nothing_twice_and_drops_unflushed_commits(tmp_path):
 def test_an_unreadable_state_record_is_skipped_and_logged(tmp_path, caplog, body):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.append(STATE_QUEUE, body)
+        parts.append_sealed(body)
         parts.say_topic("B")
     caplog.clear()
     assert known(tmp_path) == {"A", "B"}
     ours = [entry for entry in caplog.records if entry.name == "sparrow.store.log.state.state_store"]
     assert [entry.levelno for entry in ours] == [logging.ERROR]
     assert ours[0].message.startswith("a state record cannot be read and is skipped: ")
+
+
+def test_a_state_record_without_the_digest_of_the_store_is_not_believed(tmp_path, caplog):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        body = msgspec.json.encode([TopicUpdate("forged", Topic(name="forged"))])
+        parts.append(STATE_QUEUE, body)
+        at = parts.writer.log.written
+        digest = parts.memory.seal.properties(body, at + 1, parts.queues.get(STATE_QUEUE).end)  # of another place
+        parts.writer.append(parts.queues.get(STATE_QUEUE), [Draft(body=body, properties=digest)])
+        parts.say_topic("B")
+        assert parts.memory._updates_at(parts.queues.get(STATE_QUEUE), 1) == []
+    assert known(tmp_path) == {"A", "B"}
+    assert "is not sealed by this store" in caplog.text
+
+
+def test_state_of_an_older_version_has_no_digest_and_is_believed(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.append(STATE_QUEUE, msgspec.json.encode([TopicUpdate("old", Topic(name="old"))]))
+        assert not (tmp_path / files.KEY_FILE).exists()
+    with opened(tmp_path) as parts:
+        assert "old" in parts.state.topics
+        parts.say_topic("A")
+        assert stat.S_IMODE((tmp_path / files.KEY_FILE).stat().st_mode) == 0o600
+        parts.append(STATE_QUEUE, msgspec.json.encode([TopicUpdate("forged", Topic(name="forged"))]))
+    assert known(tmp_path) == {"old", "A"}
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_lost_key_is_taken_from_the_log(tmp_path, is_damaged):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        key = parts.memory.seal.key
+    if is_damaged:
+        (tmp_path / files.KEY_FILE).write_bytes(b"damaged")
+    else:
+        (tmp_path / files.KEY_FILE).unlink()
+    with opened(tmp_path) as parts:
+        assert parts.state.topics.keys() == {"A"}
+        assert parts.memory.seal.key == key
+        parts.say_topic("B")
+    assert known(tmp_path) == {"A", "B"}
 
 
 def test_a_lost_state_record_is_skipped_and_logged(tmp_path, caplog):

@@ -6,8 +6,8 @@ half message could be mistaken for a later one with the same number. The other d
 
 from __future__ import annotations
 
+from sparrow.databases.url import Dialect
 from sparrow.store.sql.drivers.database import SqlSession
-from sparrow.store.sql.drivers.url import Dialect
 
 _SKIPPED_IDS = 1_000_000
 """New ids start this much higher: rows that are gone may have had greater ids than those that are left."""

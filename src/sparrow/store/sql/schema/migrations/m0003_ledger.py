@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sparrow.databases.url import Dialect
 from sparrow.store.sql.drivers.database import SqlSession
-from sparrow.store.sql.drivers.url import Dialect
 
 _CREATE: dict[Dialect, str] = {
     "mysql": """

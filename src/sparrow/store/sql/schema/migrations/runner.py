@@ -8,18 +8,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from sparrow.databases.url import Dialect
 from sparrow.model.errors import StorageError
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
 from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
-from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.schema import ddl
-from sparrow.store.sql.schema.migrations import m0002_autoincrement_keys, m0003_ledger
-from sparrow.store.sql.statements import catalog as statements
+from sparrow.store.sql.schema.migrations import (
+    m0002_autoincrement_keys,
+    m0003_ledger,
+    m0004_senders_and_ends,
+    m0005_topic_name,
+    m0006_token_permissions,
+)
 from sparrow.store.sql.statements import upsert
+from sparrow.store.sql.statements.state import catalog as statements
 
 
 class Migration(NamedTuple):
@@ -32,6 +39,9 @@ class Migration(NamedTuple):
 MIGRATIONS = (
     Migration(2, m0002_autoincrement_keys.apply),
     Migration(3, m0003_ledger.apply),
+    Migration(4, m0004_senders_and_ends.apply),
+    Migration(5, m0005_topic_name.apply),
+    Migration(6, m0006_token_permissions.apply),
 )
 assert [migration.version for migration in MIGRATIONS] == list(range(2, ddl.SCHEMA_VERSION + 1))
 
@@ -88,7 +98,7 @@ async def _record(session: SqlSession, version: int, now_ms: int) -> None:
 _LOCK_WAIT_S = 5
 _POSTGRES_LOCK = "SELECT pg_advisory_xact_lock(1537699971)"
 """Released when the transaction ends. The number is arbitrary, and the same in every version of Sparrow."""
-_MYSQL_LOCK_NAME = "CONCAT('sparrow_schema_', MD5(DATABASE()))"
+_MYSQL_LOCK_PREFIX = "sparrow_schema_"
 
 
 @asynccontextmanager
@@ -100,7 +110,8 @@ async def schema_lock(database: StoreDatabase) -> AsyncIterator[SqlSession]:
         if database.dialect != "mysql":
             yield session
             return
-        ((is_acquired,),) = await session.fetch(f"SELECT GET_LOCK({_MYSQL_LOCK_NAME}, {_LOCK_WAIT_S})")
+        name = await _mysql_lock_name(session)
+        ((is_acquired,),) = await session.fetch("SELECT GET_LOCK(:name, :wait_s)", name=name, wait_s=_LOCK_WAIT_S)
         if not is_acquired:
             raise LockConflict("another process is changing the schema")
         try:
@@ -108,4 +119,10 @@ async def schema_lock(database: StoreDatabase) -> AsyncIterator[SqlSession]:
             # The lock does not belong to the transaction: commit first, so that the next process reads the new version.
             await session.execute("COMMIT")
         finally:
-            await session.fetch(f"SELECT RELEASE_LOCK({_MYSQL_LOCK_NAME})")
+            await session.fetch("SELECT RELEASE_LOCK(:name)", name=name)
+
+
+async def _mysql_lock_name(session: SqlSession) -> str:
+    """Return a name of at most 64 characters, as MySQL demands. Its function MD5 is an optional component since 9.6."""
+    ((database,),) = await session.fetch("SELECT DATABASE()")
+    return _MYSQL_LOCK_PREFIX + hashlib.md5(database.encode(), usedforsecurity=False).hexdigest()

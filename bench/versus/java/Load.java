@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import static java.util.concurrent.TimeUnit.SECONDS;
+
+import com.google.gson.JsonObject;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Load by the official Java client. Every command names the name server, so that one warm JVM serves all brokers of a
+ * comparison in turn.
+ */
+public final class Load {
+    private static final int SEND_TIMEOUT_MS = 10_000;
+    private static final int API_TIMEOUT_MS = 30_000; // of other requests; 3 s by default, which a busy machine exceeds
+    private static final long CONSUME_TIMEOUT_S = 50;
+    private static final long POLL_MS = 10;
+
+    private final Map<String, DefaultMQProducer> producers = new LinkedHashMap<>();
+    private final AtomicInteger names = new AtomicInteger();
+
+    private interface Send {
+        /** Sends once and returns how many messages that were. */
+        int run() throws Exception;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Load load = new Load();
+        CommandLoop.run(() -> Map.of(
+                "send", load::send, "batches", load::batches, "consume", load::consume, "latency", load::latency));
+    }
+
+    /** Sends single messages with `senders` threads, each of which waits for the answer before its next message. */
+    private Object send(JsonObject order) throws Exception {
+        DefaultMQProducer producer = producer(Orders.text(order, "address"));
+        String topic = Orders.text(order, "topic");
+        byte[] body = body(order);
+        return repeat(order, () -> {
+            producer.send(new Message(topic, "tag", body));
+            return 1;
+        });
+    }
+
+    /** Sends lists of `batch` messages with `senders` threads. */
+    private Object batches(JsonObject order) throws Exception {
+        DefaultMQProducer producer = producer(Orders.text(order, "address"));
+        String topic = Orders.text(order, "topic");
+        byte[] body = body(order);
+        int size = Orders.number(order, "batch", 100);
+        return repeat(order, () -> {
+            List<Message> messages = new ArrayList<>(size);
+            for (int i = 0; i < size; i++) {
+                messages.add(new Message(topic, "tag", body));
+            }
+            producer.send(messages);
+            return size;
+        });
+    }
+
+    /** Sends once on every thread, and again until `millis` are over, or with `messages` until so many are sent. */
+    private Object repeat(JsonObject order, Send send) throws Exception {
+        int senders = Orders.number(order, "senders", 1);
+        long millis = Orders.number(order, "millis", Integer.MAX_VALUE);
+        AtomicLong remaining = new AtomicLong(Orders.number(order, "messages", Integer.MAX_VALUE));
+        AtomicLong sent = new AtomicLong();
+        AtomicReference<Exception> failure = new AtomicReference<>();
+        long[][] latencies = new long[senders][];
+        long begun = System.nanoTime();
+        long end = begun + millis * 1_000_000;
+        List<Thread> threads = new ArrayList<>();
+        for (int i = 0; i < senders; i++) {
+            int sender = i;
+            Thread thread = new Thread(() -> {
+                long[] mine = new long[1024];
+                int count = 0;
+                long now = System.nanoTime();
+                do {
+                    try {
+                        int messages = send.run();
+                        remaining.addAndGet(-messages);
+                        sent.addAndGet(messages);
+                    } catch (Exception e) {
+                        failure.compareAndSet(null, e);
+                    }
+                    long after = System.nanoTime();
+                    if (count == mine.length) {
+                        mine = Arrays.copyOf(mine, 2 * count);
+                    }
+                    mine[count++] = after - now;
+                    now = after;
+                } while (now < end && remaining.get() > 0 && failure.get() == null);
+                latencies[sender] = Arrays.copyOf(mine, count);
+            });
+            threads.add(thread);
+            thread.start();
+        }
+        await(threads, failure);
+        return result(sent.get(), System.nanoTime() - begun, latencies);
+    }
+
+    private static void await(List<Thread> threads, AtomicReference<Exception> failure) throws Exception {
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        if (failure.get() != null) {
+            throw failure.get();
+        }
+    }
+
+    /** Consumes a topic from its first offset with a new group until `messages` have come; counts from the first one. */
+    private Object consume(JsonObject order) throws Exception {
+        long expected = Orders.number(order, "messages", 0);
+        AtomicLong received = new AtomicLong();
+        AtomicLong first = new AtomicLong();
+        CountDownLatch done = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, (messages, context) -> {
+            first.compareAndSet(0, System.nanoTime());
+            if (received.addAndGet(messages.size()) >= expected) {
+                done.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            if (!done.await(CONSUME_TIMEOUT_S, SECONDS)) {
+                throw new IllegalStateException(received + " of " + expected + " messages in " + CONSUME_TIMEOUT_S + " s");
+            }
+            return result(received.get(), System.nanoTime() - first.get(), new long[0][]);
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /**
+     * Sends `rate` messages a second with `senders` threads to a push consumer of a new group. A latency counts from the
+     * time at which the message was due, so that a late sender hides nothing, to the call of the listener.
+     */
+    private Object latency(JsonObject order) throws Exception {
+        DefaultMQProducer producer = producer(Orders.text(order, "address"));
+        String topic = Orders.text(order, "topic");
+        int senders = Orders.number(order, "senders", 1);
+        int count = Orders.number(order, "messages", 1) / senders * senders;
+        long interval = (long) (1e9 / Orders.number(order, "rate", 1));
+        long[] latencies = new long[count];
+        AtomicInteger received = new AtomicInteger();
+        CountDownLatch done = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
+            long now = System.nanoTime();
+            for (MessageExt message : messages) {
+                int at = received.getAndIncrement();
+                if (at < count) { // a message may come twice
+                    latencies[at] = now - ByteBuffer.wrap(message.getBody()).getLong();
+                }
+                done.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            int queues = producer.fetchPublishMessageQueues(topic).size();
+            RebalanceImpl assigned = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
+            for (long end = System.nanoTime() + SECONDS.toNanos(CONSUME_TIMEOUT_S); ownQueues(assigned, topic) < queues;) {
+                if (System.nanoTime() > end) {
+                    throw new IllegalStateException("the consumer got " + ownQueues(assigned, topic) + " of " + queues + " queues");
+                }
+                Thread.sleep(POLL_MS);
+            }
+            int bytes = Orders.number(order, "bytes", 128);
+            long begun = System.nanoTime();
+            List<Thread> threads = new ArrayList<>();
+            AtomicReference<Exception> failure = new AtomicReference<>();
+            for (int i = 0; i < senders; i++) {
+                int first = i;
+                Thread thread = new Thread(() -> {
+                    for (int number = first; number < count && failure.get() == null; number += senders) {
+                        long due = begun + number * interval;
+                        for (long rest = due - System.nanoTime(); rest > 0; rest = due - System.nanoTime()) {
+                            LockSupport.parkNanos(rest);
+                        }
+                        try {
+                            producer.send(new Message(topic, "tag", ByteBuffer.allocate(bytes).putLong(due).array()));
+                        } catch (Exception e) {
+                            failure.compareAndSet(null, e);
+                        }
+                    }
+                });
+                threads.add(thread);
+                thread.start();
+            }
+            await(threads, failure);
+            if (!done.await(CONSUME_TIMEOUT_S, SECONDS)) {
+                throw new IllegalStateException(received + " of " + count + " messages in " + CONSUME_TIMEOUT_S + " s");
+            }
+            return result(count, System.nanoTime() - begun, new long[][] {latencies});
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static long ownQueues(RebalanceImpl assigned, String topic) {
+        return assigned.getProcessQueueTable().keySet().stream().filter(queue -> queue.getTopic().equals(topic)).count();
+    }
+
+    private DefaultMQPushConsumer consumer(JsonObject order, ConsumeFromWhere start, MessageListenerConcurrently listener)
+            throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(Orders.text(order, "group"));
+        consumer.setNamesrvAddr(Orders.text(order, "address"));
+        consumer.setInstanceName("load-" + names.incrementAndGet());
+        consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
+        consumer.setConsumeFromWhere(start);
+        consumer.subscribe(Orders.text(order, "topic"), "*");
+        consumer.registerMessageListener(listener);
+        return consumer;
+    }
+
+    private DefaultMQProducer producer(String address) throws Exception {
+        DefaultMQProducer known = producers.get(address);
+        if (known != null) {
+            return known;
+        }
+        DefaultMQProducer made = new DefaultMQProducer("load");
+        made.setNamesrvAddr(address);
+        made.setInstanceName("load-" + names.incrementAndGet());
+        made.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        made.setMqClientApiTimeout(API_TIMEOUT_MS);
+        made.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        made.start();
+        producers.put(address, made);
+        return made;
+    }
+
+    private static byte[] body(JsonObject order) {
+        byte[] body = new byte[Orders.number(order, "bytes", 128)];
+        Arrays.fill(body, (byte) 'x');
+        return body;
+    }
+
+    private static Map<String, Object> result(long messages, long nanos, long[][] latencies) {
+        long[] sorted = Arrays.stream(latencies).flatMapToLong(Arrays::stream).sorted().toArray();
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("messages", messages);
+        result.put("seconds", nanos / 1e9);
+        if (sorted.length > 0) {
+            result.put("p50Ms", sorted[sorted.length / 2] / 1e6);
+            result.put("p99Ms", sorted[(int) (sorted.length * 0.99)] / 1e6);
+        }
+        return result;
+    }
+}

@@ -1,0 +1,1 @@
+"""Who may send which request: signatures, tokens, and what each request needs."""

@@ -1,0 +1,1 @@
+"""Connections to the database of the bus: engines, the choice of a host, and transactions."""

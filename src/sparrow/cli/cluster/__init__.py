@@ -1,0 +1,1 @@
+"""`sparrow cluster`: create and operate replica sets."""

@@ -1,0 +1,1 @@
+"""`sparrow dlq`: dead letters."""

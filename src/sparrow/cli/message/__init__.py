@@ -1,0 +1,1 @@
+"""`sparrow message`."""

@@ -1,0 +1,1 @@
+"""Commands that run one of the jobs of `sparrow.spark.jobs`."""

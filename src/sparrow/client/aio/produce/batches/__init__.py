@@ -1,0 +1,1 @@
+"""Batches of a lingering producer: collecting messages, and sending them."""

@@ -1,0 +1,1 @@
+"""Bulk sends: tables and lists of messages as large batches, several requests at a time."""

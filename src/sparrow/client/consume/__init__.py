@@ -1,0 +1,1 @@
+"""The rules of consuming, without I/O: allocation, filters, retries, and the order of deliveries."""

@@ -1,0 +1,1 @@
+"""Parameters that routes share: names in paths, plans that a request confirms, and times."""

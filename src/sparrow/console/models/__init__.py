@@ -1,0 +1,1 @@
+"""What the REST API accepts and returns, one module a noun."""

@@ -1,0 +1,1 @@
+"""What all pages share: the view with its frame, charts, formats, forms, preferences, and the client of the API."""

@@ -1,0 +1,1 @@
+"""Messages that wait at brokers: delayed messages and half messages, as lists, and what an operator does to them."""

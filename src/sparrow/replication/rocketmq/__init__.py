@@ -1,0 +1,1 @@
+"""Following a live Apache RocketMQ master: its log over the classic HA port, its metadata over remoting."""
