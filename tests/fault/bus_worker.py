@@ -4,7 +4,10 @@ As a program it reads jobs from standard input, one JSON line each, and forks a 
 an interpreter needs more time to start than a worker has to live. It writes
 
     started NUMBER PID
+    ready PID 0
     ended PID STATUS
+
+(ready: the bus of the worker runs and has its connections to the database)
 
 and at the end of its input it kills all remaining workers.
 """
@@ -21,7 +24,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -93,7 +96,7 @@ def forbid_skip_locked(bus: EventBus) -> None:
 # -- one worker -------------------------------------------------------------------------------------------------------
 
 
-async def work(job: Job) -> None:
+async def work(job: Job, report_ready: Callable[[], object]) -> None:
     """Run a worker until it is killed or asked to end."""
     if job.clock_shift_s:
         shift_clock(job.clock_shift_s)
@@ -116,6 +119,7 @@ async def work(job: Job) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with bus:
+        report_ready()
         await leave.wait()
 
 
@@ -245,12 +249,13 @@ def fork(job: Job) -> int:
     pid = os.fork()
     if pid:
         return pid
+    reports = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     status = 1
     try:
-        asyncio.run(work(job))
+        asyncio.run(work(job, lambda: os.write(reports, b"ready %d 0\n" % os.getpid())))
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -66,6 +66,7 @@ class WorkerPool:
         self._process = process
         self._numbers = itertools.count()
         self._pids: dict[int, int] = {}
+        self._ready: dict[int, int] = {}
         self._ended: dict[int, int] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -73,7 +74,7 @@ class WorkerPool:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             word, one, other = line.decode().split()
-            (self._pids if word == "started" else self._ended)[int(one)] = int(other)
+            {"started": self._pids, "ready": self._ready, "ended": self._ended}[word][int(one)] = int(other)
 
     def start_worker(self, job: Job) -> int:
         """Start a worker and return its process id; the worker needs a moment to begin."""
@@ -83,6 +84,11 @@ class WorkerPool:
         self._process.stdin.flush()
         wait_until(lambda: number in self._pids, within_s=60)  # on a busy machine
         return self._pids[number]
+
+    def start_workers(self, *jobs: Job) -> None:
+        """Start workers and wait until the buses of all of them run."""
+        pids = [self.start_worker(job) for job in jobs]
+        wait_until(lambda: self._ready.keys() >= set(pids), within_s=TIMEOUT_S)
 
     def stop_worker(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         assert pid not in self._ended, f"worker {pid} ended unexpectedly: {self._ended[pid]}"
@@ -101,6 +107,7 @@ class WorkerPool:
                 os.kill(pid, signal.SIGKILL)
         statuses = {pid: self.exit_status(pid) for pid in self._pids.values()}
         self._pids.clear()
+        self._ready.clear()
         self._ended.clear()
         assert set(statuses.values()) <= {0, -signal.SIGKILL}, statuses
 

@@ -105,8 +105,7 @@ def test_a_bus_handles_each_event_once_when_the_writing_host_is_killed(
     published: set[int] = set()
     unsure: set[int] = set()
     with bus_setup("replicated", replicated.new_database(), platform.name_servers, worker_pool) as setup:
-        for number in range(2):
-            setup.workers.start_worker(setup.job(number))
+        setup.workers.start_workers(*(setup.job(number) for number in range(2)))
         number = 0
 
         def publish() -> None:
@@ -130,7 +129,7 @@ def test_a_bus_handles_each_event_once_when_the_writing_host_is_killed(
             replicated.repair()
 
         publish_until(100)
-        poll_until(lambda: setup.tables.effect_count() > 0, within_s=DONE_S)  # the workers run
+        poll_until(lambda: setup.tables.effect_count() > 0, within_s=DONE_S)
         for _ in range(KILLS[scale]):
             publish_until(len(published) + 100)
             failing_over = Thread(target=fail_over)
