@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sparrow.broker.context import Broker
 from sparrow.broker.query.queue_scan import QueueScan
 from sparrow.broker.query.store_time import store_ms_at
-from sparrow.model.queue import Queue
+from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Topic
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
@@ -181,10 +181,14 @@ async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: Reque
 
 async def list_all_offsets(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Return all committed offsets, as a slave broker copies them."""
-    table = {
-        f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
-        for (topic, group), committed in (await broker.store.offsets.all()).items()
-    }
+    async with broker.scan_turn:
+        offsets = await broker.store.offsets.all()
+        # In a thread: with thousands of groups, it takes long.
+        return await asyncio.to_thread(_all_offsets, offsets)
+
+
+def _all_offsets(offsets: Mapping[tuple[str, str], Mapping[int, QueueOffset]]) -> HandlerResponse:
+    table = {f"{topic}@{group}": committed for (topic, group), committed in offsets.items()}
     return HandlerResponse.of(ConsumerOffsets(table))
 
 

@@ -29,6 +29,10 @@ _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,4})?")
 _LITERALS = {"true": True, "false": False, "null": None}
 _LITERAL = re.compile("true|false|null")
 
+# msgspec writes maps and lists of these as we do, and twenty times faster.
+_INT_OR_TEXT = frozenset({str, int})
+_SCALARS = frozenset({str, int, float, bool})
+
 _read_plain = msgspec.json.Decoder().decode
 _read_string = msgspec.json.Decoder(str).decode
 _write_plain = msgspec.json.Encoder().encode
@@ -70,9 +74,13 @@ def _emit(value: Any) -> bytes:
             b"%b:%b" % (_write_plain(name), _emit(member)) for name, member in fields if member is not None
         )
     if isinstance(value, Mapping):
+        if _INT_OR_TEXT.issuperset(map(type, value)) and _SCALARS.issuperset(map(type, value.values())):
+            return _write_plain(dict(value))
         members = zip(_emit_each(value, _emit_key), _emit_each(value.values(), _emit), strict=True)
         return b"{%b}" % b",".join(map(b"%b:%b".__mod__, members))
     if isinstance(value, list | tuple | set | frozenset):
+        if _SCALARS.issuperset(map(type, value)):
+            return _write_plain(value)
         return b"[%b]" % b",".join(_emit_each(value, _emit))
     return _write_plain(value)
 

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -128,5 +129,5 @@ class ConsumeQueueEntries(Body, frozen=True):
 class ConsumerOffsets(Body, frozen=True):
     """All committed offsets of a broker (43): `topic@group` to queue to offset."""
 
-    offset_table: dict[str, dict[int, int]] = {}
+    offset_table: Mapping[str, Mapping[int, int]] = {}
     data_version: dict[str, Any] | None = None

@@ -1,5 +1,8 @@
 """JSON in the dialect of fastjson."""
 
+from collections import defaultdict
+from types import MappingProxyType
+
 import pytest
 from tests.support.cases import each_case
 
@@ -81,3 +84,14 @@ def test_a_table_of_many_queues_is_not_encoded_row_by_row_in_python(monkeypatch)
     text = emit(table)
     assert text.count(b'"queueId":') == text.count(b'"maxOffset":2') == 1_000
     assert len(encoded) < 10
+
+
+def test_scalars_of_a_map_become_the_texts_that_they_become_alone():
+    table = {3: 4, "a": False, "b": 0.5, "c": 'q"'}
+    alone = ",".join(f'"{key}":{emit(value).decode()}' for key, value in table.items())
+    assert emit(table).decode() == "{" + alone + "}"
+
+
+def test_every_kind_of_map_and_list_is_encoded():
+    values = [{}, [], MappingProxyType({0: "x"}), defaultdict(int, {5: 6}), (1, "a"), frozenset({7}), {1: [2]}]
+    assert emit(values) == b'[{},[],{"0":"x"},{"5":6},[1,"a"],[7],{"1":[2]}]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue, QueueOffset
@@ -56,10 +57,8 @@ class LogGroupOffsets:
 
     async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
         with self._lock:  # another thread may be deleting a topic
-            return {
-                key: {queue_id: QueueOffset(offset) for queue_id, offset in offsets.items()}
-                for key, offsets in self._tables.offsets.items()
-            }
+            copies = {key: dict(offsets) for key, offsets in self._tables.offsets.items()}
+        return cast("dict[tuple[str, str], dict[int, QueueOffset]]", copies)
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Return a copy of a group's offsets: topic to queue id to the offset to be read next."""
