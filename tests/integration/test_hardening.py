@@ -1,9 +1,11 @@
 """The configuration of SECURITY.md starts as it is printed, and keeps strangers out."""
 
 import re
+import ssl
 import tomllib
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.support.certificates import make_certificates
 from tests.support.raw_connection import open_raw_connection
@@ -60,8 +62,8 @@ async def test_the_configuration_of_the_hardening_guide_keeps_strangers_out(
         printed = printed.replace(f"/etc/sparrow/{name}", str(file))
     monkeypatch.chdir(tmp_path)
     Path("sparrow.toml").write_text(printed, encoding="utf-8")
-    words = ["up", "--no-console", "--data", str(tmp_path / "data"), "--name-server-port", "0", "--port", "0"]
-    async with server_process(*words) as said:
+    words = ["up", "--console-port", "0", "--data", str(tmp_path / "data"), "--name-server-port", "0", "--port", "0"]
+    async with server_process(*words, ready="console ") as said:
         name_server, broker = re.findall(r"127\.0\.0\.1:\d+", "".join(said))[:2]
         tls = Tls(authorities=str(files.authority), certificate=str(files.certificate), key=str(files.key))
         async with aio.Admin(name_server, credentials=OPERATOR, tls=tls) as admin:
@@ -82,3 +84,10 @@ async def test_the_configuration_of_the_hardening_guide_keeps_strangers_out(
             replayable = await channel.request(code, sign(header, b"", OPERATOR))
             assert replayable.code == ResponseCode.NO_PERMISSION, replayable.remark
             channel.close()
+        console = next(line.split()[1] for line in said if line.startswith("console "))
+        trusted = ssl.create_default_context(cafile=files.authority)
+        async with httpx.AsyncClient(base_url=console, verify=trusted, timeout=60, trust_env=False) as browser:
+            assert (await browser.get("/api/v1/topics")).status_code == 401
+            secret = {"authorization": "Bearer another secret key of 8 characters or more"}
+            answer = await browser.get("/api/v1/topics/orders", headers=secret)
+            assert answer.status_code == 200, answer.text

@@ -112,6 +112,7 @@ async def _serve(
     from sparrow.console import create_app
     from sparrow.console.security import check_listening
     from sparrow.console.server import ConsoleServer
+    from sparrow.net.tls import http_context
 
     check_listening(settings)
     if stop_on_stdin_eof:
@@ -120,6 +121,7 @@ async def _serve(
         create_app(clusters or None, settings=settings, credentials=credentials, origins=origins),
         settings.host,
         settings.port,
+        tls=http_context(settings),
     )
     with port_flag("--port"):
         await server.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,8 +37,9 @@ class _Server(uvicorn.Server):
 class ConsoleServer:
     """Serves an application. In `async with ConsoleServer(app, host, port) as server:` it answers at `server.url`."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        self._app, self._host, self._port = app, host, port
+    def __init__(self, app: FastAPI, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """Create a server; with `tls` it answers over HTTPS."""
+        self._app, self._host, self._port, self._tls = app, host, port, tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self.url = ""
@@ -48,9 +50,11 @@ class ConsoleServer:
         listening = self._bind()
         port = listening.getsockname()[1]
         shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{shown}:{port}"
+        self.url = f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
         options: dict[str, Any] = {"lifespan": "on", "log_config": None, "access_log": False, "server_header": False}
         config = uvicorn.Config(self._app, timeout_graceful_shutdown=STOP_GRACE_S, **options)
+        config.load()
+        config.ssl = self._tls  # ours, because it follows changes of the certificate
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve([listening]), name="console")
         ready = asyncio.create_task(self._server.ready.wait())

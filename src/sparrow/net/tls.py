@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,7 @@ from sparrow.net.channel import Channel
 
 if TYPE_CHECKING:
     from sparrow.settings import NetSettings
+    from sparrow.settings.section import ListenerTls
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +72,22 @@ class ReloadedContext:
 
     async def get(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._look_at_s:
-            self._look_at_s = now + _RELOAD_INTERVAL_S
+        if self._is_due():
             await asyncio.to_thread(self._reload)
         return self._context
+
+    def get_nowait(self) -> ssl.SSLContext:
+        """Return the context for a new connection; files that have changed are read in this thread."""
+        if self._is_due():
+            self._reload()
+        return self._context
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._look_at_s:
+            return False
+        self._look_at_s = now + _RELOAD_INTERVAL_S
+        return True
 
     def _reload(self) -> None:
         changed_at = self._read_times()
@@ -95,7 +108,25 @@ class ReloadedContext:
             return []  # the load says which file is missing
 
 
-def _listener_context(settings: NetSettings) -> ReloadedContext:
+def http_context(settings: ListenerTls) -> ssl.SSLContext | None:
+    """Return the context of a port for HTTP, which follows changes of its files; None without a certificate.
+
+    Raise `SettingsError` for files that cannot be used.
+    """
+    if settings.tls_certificate is None:
+        return None
+    current = _listener_context(settings)
+    context = current.get_nowait()
+
+    def use_current(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = current.get_nowait()
+
+    # OpenSSL calls it in every handshake, also if the client names no server.
+    context.sni_callback = use_current
+    return context
+
+
+def _listener_context(settings: ListenerTls) -> ReloadedContext:
     """Return the context of a listener; raise `SettingsError` if its certificate cannot be used."""
     certificate, key, client_authorities = settings.tls_certificate, settings.tls_key, settings.tls_client_authorities
     assert certificate is not None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sparrow.settings.section import SecretKey, Section
+from sparrow.settings.section import ListenerTls, SecretKey, Section
 
 ConsoleRole = Literal["viewer", "operator", "admin"]
 """What a token of the console may do: see, also change, also delete and manage tokens."""
@@ -34,7 +34,7 @@ class ConsoleMask(Section):
     )
 
 
-class ConsoleSettings(Section):
+class ConsoleSettings(ListenerTls):
     """The console: REST API and web pages."""
 
     enabled: bool = Field(default=True, description="Serve it together with `sparrow up`.")

@@ -1,10 +1,10 @@
-"""What all sections share: renamed fields, secrets, and units of size."""
+"""What sections share: renamed fields, secrets, units of size, and TLS of listeners."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -39,6 +39,26 @@ class Section(BaseModel):
             # The old name wins: the new one may only hold the default that partial updates fill in.
             renamed[cls.OLD_NAMES[name]] = renamed.pop(name)
         return renamed
+
+
+class ListenerTls(Section):
+    """TLS of a port: the settings that every section with a port has."""
+
+    tls_certificate: str | None = Field(
+        default=None, description="File with the certificate of this server (PEM); it switches TLS on."
+    )
+    tls_key: str | None = Field(
+        default=None, description="File with the key of the certificate, if the file of the certificate has none."
+    )
+    tls_client_authorities: str | None = Field(
+        default=None, description="File with the authorities of clients: each must show a certificate (mutual TLS)."
+    )
+
+    @model_validator(mode="after")
+    def _refuse_files_without_a_certificate(self) -> Self:
+        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_authorities is not None):
+            raise ValueError("tls_key and tls_client_authorities need tls_certificate")
+        return self
 
 
 def warn_renamed(old: str, new: str) -> None:

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from sparrow.settings.section import GIB, KIB, MIB, SecretKey, Section
+from sparrow.settings.section import GIB, KIB, MIB, ListenerTls, SecretKey, Section
 
 
-class NetSettings(Section):
+class NetSettings(ListenerTls):
     """Connections to a server."""
 
     OLD_NAMES: ClassVar[Mapping[str, str]] = {"idle_close_ms": "idle_timeout_ms"}
@@ -63,28 +63,13 @@ class NetSettings(Section):
     stop_grace_ms: int = Field(
         default=5_000, ge=0, description="Time that requests in progress get to finish when the server stops."
     )
-    tls_certificate: str | None = Field(
-        default=None, description="File with the certificate of this server (PEM); it switches TLS on."
-    )
-    tls_key: str | None = Field(
-        default=None, description="File with the key of the certificate, if the file of the certificate has none."
-    )
     tls_required: bool = Field(
         default=True, description="Refuse connections without TLS; `false` accepts both on the same port."
-    )
-    tls_client_authorities: str | None = Field(
-        default=None, description="File with the authorities of clients: each must show a certificate (mutual TLS)."
     )
     tls_authorities: str | None = Field(
         default=None,
         description="File with the authorities of name servers and other brokers; connections to them then use TLS.",
     )
-
-    @model_validator(mode="after")
-    def _refuse_files_without_a_certificate(self) -> NetSettings:
-        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_authorities is not None):
-            raise ValueError("tls_key and tls_client_authorities need tls_certificate")
-        return self
 
 
 class NameServerSettings(Section):

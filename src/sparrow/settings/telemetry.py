@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from sparrow.settings.section import Section
+from sparrow.settings.section import ListenerTls
 
 LogFormat = Literal["text", "json"]
 
 
-class TelemetrySettings(Section):
+class TelemetrySettings(ListenerTls):
     """Metrics, health checks and logs of servers."""
 
     metrics_port: int | None = Field(

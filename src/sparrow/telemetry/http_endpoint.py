@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -46,9 +47,11 @@ HttpRoute = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class HttpEndpoint:
     """One listening port with a few paths."""
 
-    def __init__(self, routes: Mapping[str, HttpRoute], *, host: str, port: int) -> None:
+    def __init__(
+        self, routes: Mapping[str, HttpRoute], *, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         """Create an endpoint; port 0 is any free one."""
-        self._routes, self._host, self._port = routes, host, port
+        self._routes, self._host, self._port, self._tls = routes, host, port, tls
         self._server: asyncio.Server | None = None
         self._connections = 0
 
@@ -64,12 +67,24 @@ class HttpEndpoint:
         """Host and port, for a log line."""
         return f"{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """Its address, such as `http://127.0.0.1:5557`."""
+        return f"{'http' if self._tls is None else 'https'}://{self.address}"
+
     async def open(self) -> None:
         """Start to listen; raise `CannotListen` if the port is taken."""
         if self._server is not None:
             return
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_REQUEST_BYTES_MAX)
+            self._server = await asyncio.start_server(
+                self._serve,
+                self._host,
+                self._port,
+                limit=_REQUEST_BYTES_MAX,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _REQUEST_TIMEOUT_S,
+            )
         except OSError as error:
             raise CannotListen(f"{self._host}:{self._port}", error.strerror or str(error)) from error
 

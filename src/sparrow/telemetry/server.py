@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import ssl
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Protocol, Self
@@ -45,14 +46,15 @@ class TelemetryServer:
         *,
         host: str,
         port: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Create a server; port 0 is any free one."""
+        """Create a server; port 0 is any free one. With `tls` it answers over HTTPS."""
         self._watched, self._sources = watched, sources
         self._scraping = asyncio.Lock()
         health = {"/livez": self._live, "/readyz": self._ready, "/healthz": self._ready}
         old_names = {"/live": self._live, "/ready": self._ready}
         routes = {**health, "/metrics": self._metrics, "/version": self._version_info, **old_names}
-        self._endpoint = HttpEndpoint(routes, host=host, port=port)
+        self._endpoint = HttpEndpoint(routes, host=host, port=port, tls=tls)
 
     @property
     def port(self) -> int:
@@ -63,6 +65,11 @@ class TelemetryServer:
     def address(self) -> str:
         """Host and port, for a log line."""
         return self._endpoint.address
+
+    @property
+    def url(self) -> str:
+        """Its address, such as `http://127.0.0.1:5557`."""
+        return self._endpoint.url
 
     async def open(self) -> None:
         """Start to listen; raise `CannotListen` if the port is taken."""

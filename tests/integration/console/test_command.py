@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tests.support.certificates import make_certificates
 
 from sparrow import Admin
 from sparrow.testing.platform import RunningPlatform
@@ -74,6 +76,29 @@ def test_up_serves_the_console_in_a_process_that_does_not_outlive_it(tmp_path: P
         child.kill()
         psutil.wait_procs([console], timeout=60)
         assert not console.is_running()
+
+
+def test_console_and_metrics_answer_over_tls(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    certificate = f'tls_certificate = "{files.certificate}"\ntls_key = "{files.key}"\n'
+    log_in = '[console.tokens.olga]\nrole = "viewer"\nsecret_key = "a long random text"\n'
+    settings = f"[console]\nauth = true\n{certificate}{log_in}[telemetry]\nmetrics_port = 0\n{certificate}"
+    (tmp_path / "sparrow.toml").write_text(settings)
+    words = ("up", *FREE_PORTS, "--console-port", "0")
+    with running(*words, until="console ", cwd=tmp_path) as (_child, said):
+        addresses = dict(line.split(" ", 1) for line in said if " " in line)
+        trusted = ssl.create_default_context(cafile=files.authority)
+        assert "rocketmq_" in httpx.get(addresses["metrics"], verify=trusted, timeout=60, trust_env=False).text
+        with httpx.Client(base_url=addresses["console"], verify=trusted, timeout=60, trust_env=False) as browser:
+            assert browser.get("/api/v1/topics").status_code == 401
+            answer = browser.post("/api/v1/session", json={"secret_key": "a long random text"})
+            assert answer.status_code == 200, answer.text
+            assert "Secure" in answer.headers["set-cookie"]
+            assert browser.get("/api/v1/topics").status_code == 200
+            assert browser.get("/topics").status_code == 200  # a page asks the API for the visitor
+        plain = addresses["console"].replace("https:", "http:")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(plain, timeout=60, trust_env=False)
 
 
 @pytest.mark.thorough

@@ -16,8 +16,8 @@ from sparrow.model.tls import Tls
 from sparrow.net import Listener, connect
 from sparrow.net import tls as tls_module
 from sparrow.net.channel import Channel
-from sparrow.net.tls import client_context
-from sparrow.settings import NetSettings
+from sparrow.net.tls import client_context, http_context
+from sparrow.settings import ConsoleSettings, NetSettings
 from sparrow.wire.frame import RemotingCommand, encode, response_to
 
 ECHO = 7001
@@ -144,6 +144,36 @@ async def test_a_listener_stops_in_the_middle_of_a_handshake(server_files):
             wire.write(b"\x16")
             await asyncio.wait_for(server.listener.stop(), 12)
             assert await wire.is_closed_by_peer()
+
+
+async def test_an_http_port_serves_a_replaced_certificate_to_new_connections(server_files, tmp_path, monkeypatch):
+    monkeypatch.setattr(tls_module, "_RELOAD_INTERVAL_S", 0.0)
+    (tmp_path / "next").mkdir()
+    following = make_certificates(tmp_path / "next")
+    context = http_context(ConsoleSettings.model_validate(settings_of(server_files)))
+    assert http_context(ConsoleSettings()) is None
+
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+
+    async def greeting(files: Certificates) -> bytes:
+        # The address is no host name, so the client names no server in its handshake.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(files))
+        try:
+            return await reader.readline()
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await greeting(server_files) == b"hello\n"
+        server_files.certificate.write_text("half a file")
+        assert await greeting(server_files) == b"hello\n"
+        shutil.copy(following.key, server_files.key)
+        shutil.copy(following.certificate, server_files.certificate)
+        assert await greeting(following) == b"hello\n"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await greeting(server_files)
 
 
 def test_files_that_cannot_be_used_are_named(server_files, tmp_path):

@@ -13,6 +13,8 @@ from pathlib import Path
 import typer
 
 from sparrow.cli.settings import load_settings
+from sparrow.model.tls import AUTHORITIES_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from sparrow.net.tls import server_tls
 from sparrow.settings import Settings
 
 PIPELINES_FOLDER = "pipelines"
@@ -54,6 +56,10 @@ async def _start(settings: Settings, name_servers: str, pipelines: Path) -> asyn
     if settings.broker.admin_tokens and "SPARROW_ACCESS_KEY" not in environment:
         access_key, secret = next(iter(settings.broker.admin_tokens.items()))
         environment |= {"SPARROW_ACCESS_KEY": access_key, "SPARROW_SECRET_KEY": secret.get_secret_value()}
+    tls = server_tls(settings.broker.net)
+    if tls is not None and AUTHORITIES_VARIABLE not in environment:
+        files = {AUTHORITIES_VARIABLE: tls.authorities, CERTIFICATE_VARIABLE: tls.certificate, KEY_VARIABLE: tls.key}
+        environment |= {variable: file for variable, file in files.items() if file is not None}
     arguments = ["--name-servers", name_servers]
     # Only what the flags of this command have set: the console reads the rest itself, and shows where it comes from.
     usual = load_settings().console

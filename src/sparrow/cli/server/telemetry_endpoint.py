@@ -11,6 +11,7 @@ import typer
 from sparrow.cli.server.output import port_flag
 from sparrow.model.errors import CannotListen
 from sparrow.model.health import Health
+from sparrow.net.tls import http_context
 from sparrow.settings import TelemetrySettings
 from sparrow.telemetry.metric import MetricSource
 from sparrow.telemetry.process import ProcessMetrics
@@ -48,6 +49,7 @@ async def telemetry_endpoint(
     if port is None:
         yield None
         return
+    tls = http_context(settings)
     process = ProcessMetrics()
     sources: list[MetricSource] = [server.metrics for server in servers if server.metrics is not None]
 
@@ -57,6 +59,7 @@ async def telemetry_endpoint(
             [*sources, process],
             host=settings.metrics_host,
             port=port,
+            tls=tls,
         )
 
     endpoint = make(port)
@@ -79,4 +82,4 @@ async def telemetry_endpoint(
 def print_metrics(endpoint: TelemetryServer | None) -> None:
     """Print the address of the metrics."""
     if endpoint is not None:
-        typer.echo(f"metrics http://{endpoint.address}/metrics")
+        typer.echo(f"metrics {endpoint.url}/metrics")

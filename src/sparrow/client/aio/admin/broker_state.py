@@ -86,7 +86,7 @@ async def fetch_committed_offsets(session: ClientSession) -> CommittedOffsets:
     )
     tables = (bodies.read(bodies.ConsumerOffsets, answer.body).offset_table for answer in answers)
     return {
-        broker: {(name.partition("@")[0], name.partition("@")[2]): offsets for name, offsets in table.items()}
+        broker: {(name.partition("@")[0], name.partition("@")[2]): dict(offsets) for name, offsets in table.items()}
         for broker, table in zip(masters, tables, strict=True)
     }
 
