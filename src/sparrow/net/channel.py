@@ -43,7 +43,7 @@ WRITE_HIGH_WATER_BYTES = 4 << 20
 """With more unsent bytes than this, a client waits (`writable`); a listener has a setting."""
 _LARGE_PIECE_BYTES = 1 << 18
 """Pieces that are so large on average are written one by one."""
-_TURN_S = 0.02
+_TURN_S = 0.005
 """How long the requests of one connection are served before others have a turn."""
 CLOSE_LINGER_S = 5.0
 """How long a peer may take to read the buffered data after we close the connection."""
