@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from sparrow.broker.catalog.groups import SYSTEM_GROUPS
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group, validate_group_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.bodies import GroupConfig, GroupConfigList, GroupTable
+from sparrow.wire.bodies import DataVersion, GroupConfig, GroupConfigList, GroupTable
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import DeleteGroup, EmptyHeader, GetGroupConfig, ListGroups, UpdateGroupForbidden
 
@@ -57,8 +59,13 @@ async def list_groups(_request: ListGroups, broker: Broker, _call: RequestContex
 
     The answer has no total, so 5.3's tools do not request a second page.
     """
-    table = {group.name: GroupConfig.of(group) for group in broker.groups}
-    return HandlerResponse.of(GroupTable(table, broker.groups.version))
+    async with broker.scan_turn:
+        # In a thread: with thousands of groups, it takes long.
+        return await asyncio.to_thread(_group_table, list(broker.groups), broker.groups.version)
+
+
+def _group_table(groups: list[Group], version: DataVersion) -> HandlerResponse:
+    return HandlerResponse.of(GroupTable({group.name: GroupConfig.of(group) for group in groups}, version))
 
 
 async def delete_group(request: DeleteGroup, broker: Broker, _call: RequestContext) -> EmptyHeader:

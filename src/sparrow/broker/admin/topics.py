@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -185,11 +186,16 @@ async def list_topics(_request: ListTopics, broker: Broker, _call: RequestContex
 
     The answer has no total, so 5.3's tools do not request a second page.
     """
-    table = {topic.name: TopicConfig.of(topic) for topic in broker.topics}
+    async with broker.scan_turn:
+        # In a thread: with thousands of topics, it takes long.
+        return await asyncio.to_thread(_topic_table, list(broker.topics), broker.topics.version)
+
+
+def _topic_table(topics: list[Topic], version: DataVersion) -> HandlerResponse:
     return HandlerResponse.of(
         TopicTable(
-            topic_config_table=table,
-            data_version=broker.topics.version,
+            topic_config_table={topic.name: TopicConfig.of(topic) for topic in topics},
+            data_version=version,
             mapping_data_version=DataVersion(),
             topic_queue_mapping_detail_map={},
         )

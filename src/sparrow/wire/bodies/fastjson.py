@@ -29,8 +29,8 @@ _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,4})?")
 _LITERALS = {"true": True, "false": False, "null": None}
 _LITERAL = re.compile("true|false|null")
 
-# msgspec writes maps and lists of these as we do, and twenty times faster.
 _INT_OR_TEXT = frozenset({str, int})
+_NUMBERS = frozenset({int, float, bool})
 _SCALARS = frozenset({str, int, float, bool})
 
 _read_plain = msgspec.json.Decoder().decode
@@ -60,45 +60,74 @@ def parse(text: bytes | memoryview, key_of: ObjectKeyDecoder = object_key) -> An
 def emit(value: Any) -> bytes:
     """Encode a value as compact text. Structs become objects with their wire names."""
     try:
+        return _write_plain(_plain(value))
+    except _ObjectKeyFound:
         return _emit(value)
     except UnicodeEncodeError as cause:
         raise ProtocolError("a text contains an unpaired surrogate") from cause
 
 
-def _emit(value: Any) -> bytes:
+class _ObjectKeyFound(Exception):
+    """A map has keys that plain JSON does not have."""
+
+
+def _plain(value: Any) -> Any:
+    """Return the value in a form that msgspec writes as we do. Parts that have this form already are not copied."""
+    kind: type = type(value)
+    if _is_scalar_or_flat(kind):
+        return value
     if isinstance(value, msgspec.Struct):
-        if _is_flat(type(value)):
-            return _write_plain(value)
-        fields = zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
-        return b"{%b}" % b",".join(
-            b"%b:%b" % (_write_plain(name), _emit(member)) for name, member in fields if member is not None
-        )
+        return {name: _plain(member) for name, member in _members(value)}
     if isinstance(value, Mapping):
-        if _INT_OR_TEXT.issuperset(map(type, value)) and _SCALARS.issuperset(map(type, value.values())):
-            return _write_plain(dict(value))
+        if not _INT_OR_TEXT.issuperset(map(type, value)):
+            raise _ObjectKeyFound
+        return {key: _plain(member) for key, member in value.items()} if _has_parts(value.values()) else dict(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(map(_plain, value)) if _has_parts(value) else value
+    return value
+
+
+def _has_parts(values: Collection[Any]) -> bool:
+    """Return whether some of the values have members themselves. There may be 65,536 values, and many callers wait."""
+    return not all(map(_is_scalar_or_flat, set(map(type, values))))
+
+
+def _members(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    """Return the members that are written, by their names on the wire."""
+    fields = zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+    return ((name, member) for name, member in fields if member is not None)
+
+
+def _emit(value: Any) -> bytes:
+    """Encode a value that contains maps with objects as keys."""
+    if isinstance(value, msgspec.Struct):
+        if _is_scalar_or_flat(type(value)):
+            return _write_plain(value)
+        return b"{%b}" % b",".join(b"%b:%b" % (_write_plain(name), _emit(member)) for name, member in _members(value))
+    if isinstance(value, Mapping):
         members = zip(_emit_each(value, _emit_key), _emit_each(value.values(), _emit), strict=True)
         return b"{%b}" % b",".join(map(b"%b:%b".__mod__, members))
     if isinstance(value, list | tuple | set | frozenset):
-        if _SCALARS.issuperset(map(type, value)):
-            return _write_plain(value)
         return b"[%b]" % b",".join(_emit_each(value, _emit))
     return _write_plain(value)
 
 
 def _emit_each(values: Collection[Any], emit_one: Callable[[Any], bytes]) -> Iterator[bytes]:
-    """Encode many values. Tables of wide topics have 65,536 of them, while other requests wait."""
-    return map(_write_plain if all(map(_is_flat, set(map(type, values)))) else emit_one, values)
+    """Encode many values or keys; of those, integers are written as texts."""
+    kinds = set(map(type, values))
+    is_simple = all(map(_is_scalar_or_flat, kinds)) and (emit_one is _emit or kinds.isdisjoint(_NUMBERS))
+    return map(_write_plain if is_simple else emit_one, values)
 
 
 @cache
-def _is_flat(kind: type) -> bool:
-    """Return whether this is a text, or a struct of texts and numbers: msgspec writes it as we do, and far faster."""
+def _is_scalar_or_flat(kind: type) -> bool:
+    """Return whether this is a scalar, or a struct of scalars: msgspec writes it as we do, and far faster."""
     if not issubclass(kind, msgspec.Struct):
-        return kind is str
+        return kind in _SCALARS
     config = kind.__struct_config__
     if config.omit_defaults or config.array_like or config.tag is not None:
         return False
-    return {field.type for field in msgspec.structs.fields(kind)} <= {str, int, float, bool}
+    return {field.type for field in msgspec.structs.fields(kind)} <= _SCALARS
 
 
 def _emit_key(key: Any) -> bytes:
