@@ -22,6 +22,7 @@ from sparrow.cli import lifecycle
 from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
 from sparrow.cli.demo.revenue_windows import RevenueWindows
 from sparrow.cli.demo.spark_process import SparkProcess
+from sparrow.cli.server.arrow_import import import_arrow_without_pandas
 from sparrow.cli.server.console_process import running_console
 from sparrow.cli.server.output import print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
@@ -55,6 +56,7 @@ def demo(
     """
     settings = load_settings(port=port, name_server_port=name_server_port)
     usable_folder(data)
+    import_arrow_without_pandas()
     lifecycle.run_until_stopped(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sparrow.cli import lifecycle
+from sparrow.cli.server.arrow_import import import_arrow_without_pandas
 from sparrow.cli.server.console_process import running_console
 from sparrow.cli.server.first_administrator import with_administrator
 from sparrow.cli.server.output import port_flag, print_broker, print_name_server, print_ready
@@ -101,6 +102,7 @@ def up(
     elif shards > 1:
         lifecycle.run_until_stopped(lambda stop: serve_shards(settings, data, shards, stop))
     else:
+        import_arrow_without_pandas()
         lifecycle.run_until_stopped(lambda stop: _serve_platform(settings, data, stop))
 
 
@@ -188,6 +190,7 @@ def broker(
     changes = {"name_servers": registered_with}
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=changes)})
     usable_folder(data)
+    import_arrow_without_pandas()
     if settings.follow.rocketmq:
         lifecycle.run_until_stopped(lambda stop: serve_follower(settings, data, given_name_servers, stop))
         return
