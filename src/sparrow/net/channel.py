@@ -43,6 +43,8 @@ WRITE_HIGH_WATER_BYTES = 4 << 20
 """With more unsent bytes than this, a client waits (`writable`); a listener has a setting."""
 _LARGE_PIECE_BYTES = 1 << 18
 """Pieces that are so large on average are written one by one."""
+_LARGE_READ_BYTES = 1 << 16
+"""After a read of so many bytes, the next one may follow at once, in the same iteration of the event loop."""
 _TURN_S = 0.005
 """How long the requests of one connection are served before others have a turn."""
 CLOSE_LINGER_S = 5.0
@@ -83,6 +85,8 @@ class Channel(asyncio.Protocol):
         self.last_active_s = 0.0
         """When bytes were last sent or received, on the loop's clock."""
         self.read_began_s = 0.0
+        self._turn_ends_s = 0.0
+        self._is_turn_open = False
         """When the requests that are being dispatched arrived, by `time.monotonic`."""
         self.on_read_end: Callable[[Channel], None] | None = None
         """Called once, when the requests of this read are dispatched and the responses that are ready are written."""
@@ -257,7 +261,11 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         # Loops use the same clock; uvloop's own time stands still during an iteration.
-        self.read_began_s = self.last_active_s = time.monotonic()
+        self.read_began_s = self.last_active_s = now_s = time.monotonic()
+        if not self._is_turn_open:
+            self._turn_ends_s = now_s + _TURN_S
+        # uvloop reads up to 32 times from a connection, in one iteration, as long as its buffer is full.
+        self._is_turn_open = len(data) >= _LARGE_READ_BYTES
         stream = self._stream
         commands = stream.feed(data)
         gate = self.gate
@@ -266,7 +274,7 @@ class Channel(asyncio.Protocol):
         if gate is not None and gate.postponed:
             gate.postpone(commands)
         else:
-            self.take(commands, self.read_began_s)
+            self.take(commands, now_s)
         if stream.error is not None and self.is_open:
             log.warning(
                 "%(peer)s broke the protocol: %(error)s; its connection is closed",
@@ -277,14 +285,15 @@ class Channel(asyncio.Protocol):
     def take(self, commands: Collection[RemotingCommand], began_s: float | None = None) -> None:
         """Dispatch requests and responses. Responses that are ready at once are sent at the end, in one write.
 
-        `began_s`: when this turn began; None: now.
+        `began_s`: when they were read; None: they were postponed, and this is their turn.
         """
         if began_s is None:
             began_s = time.monotonic()
+            self._turn_ends_s = began_s + _TURN_S
         was_flushing, self._is_flushing = self._is_flushing, True
         serve = self._serve
         gate = self.gate
-        turn_ends_s = began_s + _TURN_S if gate is not None else math.inf
+        turn_ends_s = self._turn_ends_s if gate is not None else math.inf
         waiting = iter(commands)
         for command in waiting:
             if command.flag & RESPONSE_FLAG:
@@ -331,6 +340,7 @@ class Channel(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read from the peer again."""
+        self._is_turn_open = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -58,9 +58,9 @@ class ReadGate:
 
     def postpone(self, commands: Collection[RemotingCommand]) -> None:
         """Let requests wait for the next turn, after those that wait already; read no more until then."""
-        if not commands:
-            return
         is_waiting = bool(self.postponed)
+        if not commands and is_waiting:
+            return
         self.postponed += commands
         size = sum(map(request_bytes_of, commands))
         refusal = self.requests.refusal(self._channel.host, size) if self.requests.is_tight else None
