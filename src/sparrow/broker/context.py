@@ -99,6 +99,8 @@ class Broker:
     """For each sampled queue: its end at the time of the sample, and the mean size of a record."""
     scan_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the scan of many queues (`query.queue_scan`) that runs now."""
+    listing_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a list of all topics, groups or offsets is encoded, in a thread."""
     broker_id: int = 0
     """The broker's id among brokers of the same name. Clients send to id 0."""
     is_follower: bool = False

@@ -45,7 +45,7 @@ _LARGE_PIECE_BYTES = 1 << 18
 """Pieces that are so large on average are written one by one."""
 _LARGE_READ_BYTES = 1 << 16
 """After a read of so many bytes, the next one may follow at once, in the same iteration of the event loop."""
-_TURN_S = 0.005
+_TURN_S = 0.002
 """How long the requests of one connection are served before others have a turn."""
 CLOSE_LINGER_S = 5.0
 """How long a peer may take to read the buffered data after we close the connection."""

@@ -52,11 +52,12 @@ async def group_progress(request: GetConsumeStats, broker: Broker, _call: Reques
 async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Return the progress of every group with committed offsets, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
-    for name, group in sorted(await broker.store.offsets.all()):
-        topics_of.setdefault(group, []).append(name)
     listed: list[dict[str, list[bodies.ConsumeStats]]] = []
     behind = 0
     async with QueueScan(broker.scan_turn) as scan:
+        await scan.take_turn()
+        for name, group in sorted(await broker.store.offsets.all()):
+            topics_of.setdefault(group, []).append(name)
         for group, names in sorted(topics_of.items()):
             stats = []
             for topic in _read_by(broker, group, names):
@@ -181,7 +182,7 @@ async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: Reque
 
 async def list_all_offsets(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Return all committed offsets, as a slave broker copies them."""
-    async with broker.scan_turn:
+    async with broker.listing_turn:
         offsets = await broker.store.offsets.all()
         # In a thread: with thousands of groups, it takes long.
         return await asyncio.to_thread(_all_offsets, offsets)

@@ -59,7 +59,7 @@ async def list_groups(_request: ListGroups, broker: Broker, _call: RequestContex
 
     The answer has no total, so 5.3's tools do not request a second page.
     """
-    async with broker.scan_turn:
+    async with broker.listing_turn:
         # In a thread: with thousands of groups, it takes long.
         return await asyncio.to_thread(_group_table, list(broker.groups), broker.groups.version)
 

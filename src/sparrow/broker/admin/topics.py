@@ -186,7 +186,7 @@ async def list_topics(_request: ListTopics, broker: Broker, _call: RequestContex
 
     The answer has no total, so 5.3's tools do not request a second page.
     """
-    async with broker.scan_turn:
+    async with broker.listing_turn:
         # In a thread: with thousands of topics, it takes long.
         return await asyncio.to_thread(_topic_table, list(broker.topics), broker.topics.version)
 

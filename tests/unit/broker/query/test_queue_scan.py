@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sparrow.broker.query.queue_scan import QUEUES_A_TURN, QueueScan
+from sparrow.broker.query.queue_scan import QUEUES_A_TURN, QUEUES_AT_ONCE, QueueScan
 
 
 async def scan_queues(turn: asyncio.Lock, count: int, name: str, ended: list[str]) -> None:
@@ -32,7 +32,7 @@ async def test_wide_scans_run_one_after_the_other_and_narrow_ones_do_not_wait():
     async with asyncio.TaskGroup() as tasks:
         for name in ("first", "second", "third"):
             tasks.create_task(scan_queues(turn, 5 * QUEUES_A_TURN, name, ended))
-        tasks.create_task(scan_queues(turn, QUEUES_A_TURN - 1, "narrow", ended))
+        tasks.create_task(scan_queues(turn, QUEUES_AT_ONCE - 1, "narrow", ended))
     assert ended == ["narrow", "first", "second", "third"]
     assert not turn.locked()
 
