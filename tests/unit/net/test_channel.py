@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import time
 
 import pytest
@@ -401,3 +402,26 @@ async def test_a_peer_with_many_slow_requests_does_not_hold_up_others():
             await modest.request(RemotingCommand(ECHO))
             assert served.count(channels_by_arrival[0]) < requests
             assert [one.opaque for one in await greedy.read(requests)] == list(range(requests))
+
+
+async def test_others_have_a_turn_while_a_peer_sends_more_than_one_read_takes():
+    requests, served = 800, []
+
+    def serve(command, channel):
+        until = time.monotonic() + 0.000_1
+        while time.monotonic() < until:
+            pass
+        served.append(command.opaque)
+
+    async with running_listener(serve) as server:
+        frames = b"".join(encode(RemotingCommand(ECHO, opaque, body=bytes(20_000))) for opaque in range(requests))
+        with socket.create_connection((server.address.host, server.address.port)) as greedy:
+            sending = asyncio.create_task(asyncio.to_thread(greedy.sendall, frames))
+            most, before = 0, 0
+            while len(served) < requests:
+                await asyncio.sleep(0)  # an iteration of the event loop
+                most, before = max(most, len(served) - before), len(served)
+            await sending
+    assert served == list(range(requests))
+    # 20 requests take 2 ms: once postponed ones, and once new ones.
+    assert most <= 60, "served in one iteration of the event loop"
