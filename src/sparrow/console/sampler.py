@@ -140,12 +140,12 @@ class Sampler:
         assert self.snapshot is not None, "sample sets it or raises"
         return self.snapshot
 
-    async def wait_newer(self, number: int) -> ClusterSample:
-        """Return the first sample after this number, once there is one."""
+    async def wait_change(self, number: int, error: str | None) -> None:
+        """Wait until there is a sample after this number, or the cluster is away, or back, unlike this error says."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.snapshot is not None and self.snapshot.number > number)
-        assert self.snapshot is not None, "the condition says so"
-        return self.snapshot
+            await self._changed.wait_for(
+                lambda: (self.snapshot is not None and self.snapshot.number > number) or self.error != error
+            )
 
     # -- histories ----------------------------------------------------------------------------------------------------
 
@@ -181,11 +181,16 @@ class Sampler:
             except SparrowError as error:
                 if self.error is None:
                     log.warning("cannot sample the cluster: %(error)s", {"error": error})
-                self.error, self.error_ms = str(error), clock.now_ms()
+                await self._note_failure(str(error))
             except Exception:
                 log.exception("cannot sample the cluster")
-                self.error, self.error_ms = "an internal error: see the log of the console", clock.now_ms()
+                await self._note_failure("an internal error: see the log of the console")
             await asyncio.sleep(self._interval_s)
+
+    async def _note_failure(self, error: str) -> None:
+        async with self._changed:
+            self.error, self.error_ms = error, clock.now_ms()
+            self._changed.notify_all()
 
     async def sample(self) -> ClusterSample:
         """Read all offsets once, record rates and histories, and publish the snapshot."""

@@ -46,6 +46,18 @@ def test_an_absent_platform_gives_503_until_it_is_there(tmp_path: Path) -> None:
                 assert console.post(f"{V1}/topics", json={"name": "later"}).status_code == 201
 
 
+def test_an_event_says_that_a_platform_is_away_and_the_next_sample_that_it_is_back(tmp_path: Path) -> None:
+    with run_platform(tmp_path / "data") as first:
+        ports = (int(text.rpartition(":")[2]) for text in (first.address, first.name_servers))
+        with running_console(first.name_servers) as console, console.stream("GET", f"{V1}/overview/events") as answer:
+            events = (line.removeprefix("event: ") for line in answer.iter_lines() if line.startswith("event: "))
+            assert next(events) == "overview"
+            first.stop()
+            assert "unreachable" in events
+            with restarted(tmp_path / "data", *ports):
+                assert "overview" in events
+
+
 def test_an_unreachable_name_server_is_stated_with_one_sentence_everywhere() -> None:
     sentence = (
         "no name server can be reached at 127.0.0.1:1: Connection refused; start one with `sparrow up`, or check the "

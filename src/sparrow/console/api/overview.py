@@ -78,13 +78,19 @@ def _position(last_event: str | None) -> dict[str, int] | None:
 
 
 async def _overview_events(cluster: ClusterClient, number: int) -> AsyncIterator[StreamEvent]:
-    sample = await cluster.sampler.latest()
+    sampler, error = cluster.sampler, None
+    await sampler.latest()
     while True:
-        if sample.number > number:
+        sample = sampler.snapshot
+        if sample is not None and sample.number > number:
             number = sample.number
             answer = OverviewAnswer.model_validate(describe_overview(sample, None))
             yield "overview", str(number), answer.model_dump(mode="json")
-        sample = await cluster.sampler.wait_newer(number)
+        if sampler.error != error:
+            error = sampler.error
+            if error is not None:
+                yield "unreachable", "", {"detail": error}
+        await sampler.wait_change(number, error)
 
 
 async def _message_events(

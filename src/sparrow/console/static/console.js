@@ -21,12 +21,15 @@
 
   // -- live parts ---------------------------------------------------------------------------------------------------
 
-  let refreshed = 0, refreshing = null, changing = false;
+  let refreshed = 0, refreshing = null, changing = false, postponed = null;
 
   async function refresh() {
     const now = Date.now();
-    if (refreshing || changing || document.hidden || now - refreshed < REFRESH_MIN_MS) return;
-    if (!document.querySelector("[data-live]")) return;
+    if (changing || document.hidden || !document.querySelector("[data-live]")) return;
+    if (refreshing || now - refreshed < REFRESH_MIN_MS) {  // not dropped: no other event may follow
+      postponed ??= setTimeout(() => { postponed = null; refresh(); }, REFRESH_MIN_MS);
+      return;
+    }
     refreshing = new AbortController();
     refreshed = now;
     try {
@@ -78,6 +81,7 @@
       source = new EventSource(address);
       source.onopen = refresh;
       source.addEventListener("overview", refresh);
+      source.addEventListener("unreachable", refresh);
       source.onerror = () => {
         if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 5000); }
         refresh();
