@@ -149,7 +149,7 @@ public final class Load {
     }
 
     /**
-     * Sends `rate` messages a second with `senders` threads to a push consumer of a new group. A latency counts from the
+     * Sends `rate` messages a second with `senders` threads to a push consumer. A latency counts from the
      * time at which the message was due, so that a late sender hides nothing, to the call of the listener.
      */
     private Object latency(JsonObject order) throws Exception {
@@ -161,12 +161,17 @@ public final class Load {
         long[] latencies = new long[count];
         AtomicInteger received = new AtomicInteger();
         CountDownLatch done = new CountDownLatch(count);
+        long started = System.nanoTime();
         DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
             long now = System.nanoTime();
             for (MessageExt message : messages) {
+                long due = ByteBuffer.wrap(message.getBody()).getLong();
+                if (due < started) {
+                    continue; // of an earlier round
+                }
                 int at = received.getAndIncrement();
                 if (at < count) { // a message may come twice
-                    latencies[at] = now - ByteBuffer.wrap(message.getBody()).getLong();
+                    latencies[at] = now - due;
                 }
                 done.countDown();
             }
