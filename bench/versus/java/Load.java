@@ -9,6 +9,8 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -17,11 +19,11 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Load by the official Java client. Every command names the name server, so that one warm JVM serves all brokers of a
@@ -162,12 +164,16 @@ public final class Load {
         AtomicInteger received = new AtomicInteger();
         CountDownLatch done = new CountDownLatch(count);
         long started = System.nanoTime();
+        Set<Integer> reached = ConcurrentHashMap.newKeySet();
         DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
             long now = System.nanoTime();
             for (MessageExt message : messages) {
                 long due = ByteBuffer.wrap(message.getBody()).getLong();
-                if (due < started) {
-                    continue; // of an earlier round
+                if (due == started) {
+                    reached.add(message.getQueueId());
+                }
+                if (due <= started) {
+                    continue; // a probe, or of an earlier round
                 }
                 int at = received.getAndIncrement();
                 if (at < count) { // a message may come twice
@@ -179,11 +185,14 @@ public final class Load {
         });
         consumer.start();
         try {
-            int queues = producer.fetchPublishMessageQueues(topic).size();
-            RebalanceImpl assigned = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
-            for (long end = System.nanoTime() + SECONDS.toNanos(CONSUME_TIMEOUT_S); ownQueues(assigned, topic) < queues;) {
+            // A probe in each queue shows that the consumer pulls from it: its first pull comes long after its assignment.
+            List<MessageQueue> queues = producer.fetchPublishMessageQueues(topic);
+            for (MessageQueue queue : queues) {
+                producer.send(new Message(topic, "tag", ByteBuffer.allocate(8).putLong(started).array()), queue);
+            }
+            for (long end = System.nanoTime() + SECONDS.toNanos(CONSUME_TIMEOUT_S); reached.size() < queues.size();) {
                 if (System.nanoTime() > end) {
-                    throw new IllegalStateException("the consumer got " + ownQueues(assigned, topic) + " of " + queues + " queues");
+                    throw new IllegalStateException("the consumer reached " + reached.size() + " of " + queues.size() + " queues");
                 }
                 Thread.sleep(POLL_MS);
             }
@@ -217,10 +226,6 @@ public final class Load {
         } finally {
             consumer.shutdown();
         }
-    }
-
-    private static long ownQueues(RebalanceImpl assigned, String topic) {
-        return assigned.getProcessQueueTable().keySet().stream().filter(queue -> queue.getTopic().equals(topic)).count();
     }
 
     private DefaultMQPushConsumer consumer(JsonObject order, ConsumeFromWhere start, MessageListenerConcurrently listener)
