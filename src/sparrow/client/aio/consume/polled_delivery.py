@@ -78,20 +78,31 @@ class PolledDelivery:
     async def _take_waiting(
         self, count_max: int, timeout_s: float | None, in_lanes_max: int | None
     ) -> list[FetchedMessage]:
+        # At first without a deadline: to set one costs more than to take a message.
+        taken = self._take_ready(count_max, in_lanes_max)
+        if taken is not None:
+            return taken
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.is_stopped:
-                    while self._line:
-                        if self._lanes and in_lanes_max is not None:
-                            count_max = min(count_max, in_lanes_max)
-                        taken = self._next(count_max)
-                        if taken or count_max <= 0:
-                            return taken
                     self._has_messages.clear()
                     await self._has_messages.wait()
+                    taken = self._take_ready(count_max, in_lanes_max)
+                    if taken is not None:
+                        return taken
         except TimeoutError:
             pass
         return []
+
+    def _take_ready(self, count_max: int, in_lanes_max: int | None) -> list[FetchedMessage] | None:
+        """Return some of the messages that are there; None if there are none."""
+        while self._line and not self.is_stopped:
+            if self._lanes and in_lanes_max is not None:
+                count_max = min(count_max, in_lanes_max)
+            taken = self._next(count_max)
+            if taken or count_max <= 0:
+                return taken
+        return None
 
     def _next(self, count_max: int) -> list[FetchedMessage]:
         """Remove and return the next messages; none if those that were due have been released."""
