@@ -85,8 +85,6 @@ class Channel(asyncio.Protocol):
         self.last_active_s = 0.0
         """When bytes were last sent or received, on the loop's clock."""
         self.read_began_s = 0.0
-        self._turn_ends_s = 0.0
-        self._is_turn_open = False
         """When the requests that are being dispatched arrived, by `time.monotonic`."""
         self.on_read_end: Callable[[Channel], None] | None = None
         """Called once, when the requests of this read are dispatched and the responses that are ready are written."""
@@ -110,6 +108,9 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
+        self._turn_ends_s = 0.0
+        self._is_turn_open = False
+        """Whether the next read belongs to the same turn."""
         self._is_flushing = False
         self._pending: dict[int, _PendingRequest] = {}
         self._opaque = 0
