@@ -124,12 +124,7 @@ class Channel(asyncio.Protocol):
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def request(
-        self,
-        code: int,
-        header: Header | None = None,
-        body: bytes | memoryview = b"",
-        *,
-        timeout_ms: int = 3_000,
+        self, code: int, header: Header | None = None, body: bytes | memoryview = b"", *, timeout_ms: int = 3_000
     ) -> asyncio.Future[RemotingCommand]:
         """Send a request and return a future of the response, whatever its code.
 
@@ -142,13 +137,9 @@ class Channel(asyncio.Protocol):
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             future.set_exception(Busy(f"{len(self._pending)} requests to {self.address} are pending already"))
             return future
-        opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
-        if self.sign is not None:
-            header = self.sign(code, header, body)
-        ext = headers.write(header) if header is not None else None
-        frame = encode(RemotingCommand(code, opaque, 0, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
+        frame = self._encode(code, header, body)
         deadline = self._loop.time() + timeout_ms / 1000
-        self._pending[opaque] = _PendingRequest(future, deadline, code, timeout_ms)
+        self._pending[self._opaque] = _PendingRequest(future, deadline, code, timeout_ms)
         if self._timer is None or deadline < self._timer_at:
             self._watch(deadline)
         self.write(frame)
@@ -156,13 +147,15 @@ class Channel(asyncio.Protocol):
 
     def send_one_way(self, code: int, header: Header | None = None, body: bytes | memoryview = b"") -> None:
         """Send a request that gets no response."""
+        self.write(self._encode(code, header, body, ONE_WAY_FLAG))
+
+    def _encode(self, code: int, header: Header | None, body: bytes | memoryview, flag: int = 0) -> bytes:
+        """Return the frame of the next request, whose number is `_opaque` then."""
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
         if self.sign is not None:
             header = self.sign(code, header, body)
         ext = headers.write(header) if header is not None else None
-        self.write(
-            encode(RemotingCommand(code, opaque, ONE_WAY_FLAG, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
-        )
+        return encode(RemotingCommand(code, opaque, flag, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
 
     def write(self, data: bytes | memoryview) -> None:
         """Buffer the bytes of whole frames, to be sent at the end of this iteration. A closed channel drops them."""
