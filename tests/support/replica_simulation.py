@@ -373,7 +373,6 @@ class Simulation:
         if loses_power:
             kept = self.rng.randint(disk.synced, len(disk.cells))
             del disk.cells[kept:]
-            disk.high_watermark = min(disk.high_watermark, max(kept, disk.first))
             if not self.flushes:
                 disk.incarnation = self.make_id()
         else:

@@ -53,6 +53,10 @@ class Diverged(msgspec.Struct, frozen=True, kw_only=True):
     """The follower's last bytes are not the leader's. It cuts its log, and asks again."""
 
     epoch: int
+    offset: int
+    """The end of the follower's log, as of the fetch that this answers."""
+    last_epoch: int
+    """The epoch before that end."""
     common_epoch: int
     """The newest epoch of the leader that is not above the follower's last."""
     common_end: int
@@ -63,6 +67,9 @@ class OutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     """The leader has deleted what the follower needs next. It starts again, empty, at `first`."""
 
     epoch: int
+    offset: int
+    """As in `Diverged`."""
+    last_epoch: int
     first: int
 
 

@@ -3,7 +3,7 @@
 1. It takes bytes only at its own end, from the leader and epoch that it follows. A record whose rest has not
    arrived waits in memory, and is not acknowledged.
 2. It cuts only what is not committed, and only where leader and follower diverge by epochs. A divergence below its own
-   high watermark is an alarm: it stops.
+   high watermark is an alarm: it stops. An answer that is about another end than its present one is ignored.
 3. A replica that must start again gets a new incarnation first: its old one promised bytes that are gone.
 4. An atomic append whose end has not arrived is not acknowledged, and not committed here: a start would cut it off.
 5. It fetches on while a chunk is written, so that a copy is as fast as the slower of network and disk. At most one
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparrow.replication.core.fetch import Chunk, Diverged, Fetch, FetchAnswer, OutOfRange, SafeEnd
+from sparrow.replication.core.fetch import Chunk, Diverged, Fetch, FetchAnswer, Rejected, SafeEnd
 from sparrow.replication.core.log_position import LogPosition
 from sparrow.replication.core.options import ReplicaOptions
 from sparrow.replication.core.output import Output
@@ -77,20 +77,25 @@ class Follower:
 
     def _make_fetch(self, now_ms: int) -> Fetch:
         self._asked_ms = now_ms
-        log = self.log
+        log, (offset, last_epoch) = self.log, self._end()
         return Fetch(
             set_id=self._options.set_id,
             replica_id=self._options.replica_id,
             incarnation=self.incarnation,
             epoch=self.epoch,
-            # No log starts below 0: the leader answers where its own starts, and the copy begins.
-            offset=-1 if self._must_copy else self.received,
-            last_epoch=0 if self._must_copy else log.epochs.epoch_before(self.received),
+            offset=offset,
+            last_epoch=last_epoch,
             safe_end=-1 if self._must_copy else log.safe_end,
             high_watermark=log.high_watermark,
             bytes_max=self._options.fetch_bytes_max,
             wait_ms=self._options.fetch_wait_ms,
         )
+
+    def _end(self) -> tuple[int, int]:
+        """Return where the received bytes end, and the epoch before that."""
+        if self._must_copy:  # no log starts below 0: the leader answers where its own starts, and the copy begins
+            return -1, 0
+        return self.received, self.log.epochs.epoch_before(self.received)
 
     def continue_at(self, offset: int, now_ms: int, output: Output) -> None:
         """Fetch from another offset: the log is longer than was known."""
@@ -114,6 +119,11 @@ class Follower:
                 self._append(answer, now_ms, output)
                 return
             self._apply_marks(output)
+        elif isinstance(answer, Rejected):
+            self.failed(now_ms)
+            return
+        elif (answer.offset, answer.last_epoch) != self._end():
+            return  # late, or for the second time: it is about bytes that were cut since
         elif isinstance(answer, Diverged):
             end = min(truncation_point(self.log, answer), self.log.end)
             if end < self.log.high_watermark and not self._loss_is_accepted:
@@ -127,15 +137,12 @@ class Follower:
                 output.truncate_to = end
             self.log.truncate(end)
             self.received = self._complete_end = end
-        elif isinstance(answer, OutOfRange):
+        else:
             self.incarnation = make_incarnation()
             self.log.restart_at(answer.first)
             self.received = self._committed = self._complete_end = answer.first
             self._must_copy = False
             output.restart_at = answer.first
-        else:
-            self.failed(now_ms)
-            return
         self._fetch(now_ms, output)
 
     def accepts(self, chunk: Chunk) -> bool:

@@ -178,13 +178,13 @@ class Leader:
         """Return an answer if the follower's log is no prefix of the leader's, or cannot be continued."""
         log = self.log
         if fetch.offset < log.first or (fetch.last_epoch == 0 and fetch.offset != log.first):
-            return OutOfRange(epoch=self.epoch, first=log.first)
+            return self._out_of_range(fetch)
         if fetch.last_epoch == 0:
             return None  # the follower is empty, and starts where the leader's log does
         common = log.epochs.largest_up_to(fetch.last_epoch)
         if common == 0:
             # The logs part before the leader's first byte, where they cannot be compared any more.
-            return OutOfRange(epoch=self.epoch, first=log.first)
+            return self._out_of_range(fetch)
         common_end = log.epochs.end_of(common, log.end)
         if common == fetch.last_epoch and fetch.offset <= common_end:
             if fetch.offset == log.first or log.epochs.epoch_before(fetch.offset) == common:
@@ -192,9 +192,18 @@ class Leader:
             # The leader's epoch starts later: the follower's bytes are of no epoch that the leader knows.
             common = log.epochs.largest_up_to(common - 1)
             if common == 0:
-                return OutOfRange(epoch=self.epoch, first=log.first)
+                return self._out_of_range(fetch)
             common_end = log.epochs.end_of(common, log.end)
-        return Diverged(epoch=self.epoch, common_epoch=common, common_end=common_end)
+        return Diverged(
+            epoch=self.epoch,
+            offset=fetch.offset,
+            last_epoch=fetch.last_epoch,
+            common_epoch=common,
+            common_end=common_end,
+        )
+
+    def _out_of_range(self, fetch: Fetch) -> OutOfRange:
+        return OutOfRange(epoch=self.epoch, offset=fetch.offset, last_epoch=fetch.last_epoch, first=self.log.first)
 
     def _note(self, fetch: Fetch, now_ms: int) -> None:
         if fetch.replica_id not in self.state.in_sync:

@@ -45,12 +45,12 @@ def fetch_response(answer: FetchAnswer, *, is_busy: bool = False) -> FetchLogRes
                 end=answer.end,
                 is_busy=True if is_busy else None,
             )
-        case Diverged(epoch=epoch, common_epoch=common_epoch, common_end=common_end):
-            return FetchLogResponse(kind="diverged", epoch=epoch, common_epoch=common_epoch, common_end=common_end)
-        case OutOfRange(epoch=epoch, first=first):
-            return FetchLogResponse(kind="outOfRange", epoch=epoch, first=first)
-        case Rejected(epoch=epoch, reason=reason):
-            return FetchLogResponse(kind="rejected", epoch=epoch, reason=reason)
+        case Diverged():
+            return FetchLogResponse(kind="diverged", **msgspec.structs.asdict(answer))
+        case OutOfRange():
+            return FetchLogResponse(kind="outOfRange", **msgspec.structs.asdict(answer))
+        case Rejected():
+            return FetchLogResponse(kind="rejected", **msgspec.structs.asdict(answer))
 
 
 def read_answer(response: FetchLogResponse, length: int) -> FetchAnswer:

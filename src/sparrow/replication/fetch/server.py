@@ -94,7 +94,9 @@ class FetchServer:
 
     def _send(self, command: RemotingCommand, channel: Channel, answer: FetchAnswer, body: bytes) -> None:
         if isinstance(answer, Chunk) and answer.length and not body:  # retention has just deleted it
-            answer = OutOfRange(epoch=answer.epoch, first=int(self._store.first))
+            last_epoch = headers.read(FetchLog, command.ext).last_epoch
+            first = int(self._store.first)
+            answer = OutOfRange(epoch=answer.epoch, offset=answer.offset, last_epoch=last_epoch, first=first)
         header = fetch_codec.fetch_response(answer, is_busy=self.is_busy())
         if len(body) <= INLINE_BYTES:
             frame = encode_response(command, HandlerResponse(header, body))

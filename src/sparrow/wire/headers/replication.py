@@ -34,6 +34,7 @@ class FetchLogResponse(Header, frozen=True):
     kind: FetchAnswerKind
     epoch: JavaLong
     offset: JavaLong | None = None
+    last_epoch: JavaLong | None = None
     chunk_epoch: JavaLong | None = None
     high_watermark: JavaLong | None = None
     first: JavaLong | None = None

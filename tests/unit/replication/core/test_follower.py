@@ -70,7 +70,7 @@ def test_the_beginning_of_a_record_is_dropped_when_the_leader_has_another_one() 
     following = follower()
     apply(following, chunk(30, 10, 4))
     following.stored(30, 30, 30, 0, Output())
-    output = apply(following, Diverged(epoch=5, common_epoch=3, common_end=30))
+    output = apply(following, Diverged(epoch=5, offset=40, last_epoch=4, common_epoch=3, common_end=30))
     assert output.truncate_to is None
     assert output.fetch is not None
     assert (output.fetch[1].offset, output.fetch[1].last_epoch) == (30, 3)
@@ -85,20 +85,32 @@ def test_bytes_that_do_not_continue_the_log_are_ignored(late: Chunk) -> None:
 
 def test_an_answer_of_another_epoch_is_ignored() -> None:
     following = follower()
-    assert apply(following, Diverged(epoch=4, common_epoch=2, common_end=15)) == Output()
+    assert apply(following, Diverged(epoch=4, offset=30, last_epoch=3, common_epoch=2, common_end=15)) == Output()
 
 
 def test_a_diverged_follower_cuts_and_asks_again() -> None:
     following = follower()
-    output = apply(following, Diverged(epoch=5, common_epoch=2, common_end=18))
+    output = apply(following, Diverged(epoch=5, offset=30, last_epoch=3, common_epoch=2, common_end=18))
     assert (output.truncate_to, following.log.end, following.log.safe_end) == (18, 18, 18)
     assert output.fetch is not None
     assert (output.fetch[1].offset, output.fetch[1].last_epoch) == (18, 2)
 
 
+def test_an_answer_about_bytes_that_were_cut_since_is_ignored() -> None:
+    following = follower()
+    diverged = Diverged(epoch=5, offset=30, last_epoch=3, common_epoch=2, common_end=18)
+    apply(following, diverged)
+    apply(following, chunk(18, 12, 5, high_watermark=30))
+    following.stored(30, 30, 30, 0, Output())
+    assert following.log.high_watermark == 30
+    for late in (diverged, OutOfRange(epoch=5, offset=30, last_epoch=3, first=10)):
+        assert apply(following, late) == Output()
+    assert (following.log.end, following.incarnation) == (30, "b")
+
+
 def test_a_follower_whose_committed_bytes_differ_stops_and_cuts_nothing() -> None:
     following = follower(high_watermark=25)
-    output = apply(following, Diverged(epoch=5, common_epoch=2, common_end=18))
+    output = apply(following, Diverged(epoch=5, offset=30, last_epoch=3, common_epoch=2, common_end=18))
     assert output.alarm is not None
     assert "committed bytes up to 25" in output.alarm
     assert (output.truncate_to, output.fetch, following.log.end) == (None, None, 30)
@@ -106,7 +118,7 @@ def test_a_follower_whose_committed_bytes_differ_stops_and_cuts_nothing() -> Non
 
 def test_an_operator_may_accept_the_loss() -> None:
     following = follower(high_watermark=25, loss_is_accepted=True)
-    output = apply(following, Diverged(epoch=5, common_epoch=2, common_end=18))
+    output = apply(following, Diverged(epoch=5, offset=30, last_epoch=3, common_epoch=2, common_end=18))
     assert (output.alarm, output.truncate_to, following.log.high_watermark) == (None, 18, 18)
 
 
@@ -114,13 +126,13 @@ def test_an_operator_may_accept_the_loss() -> None:
     ("common", "expected"), [((3, 25), 25), ((3, 99), 30), ((2, 15), 15), ((2, 99), 20), ((1, 50), 10)]
 )
 def test_the_cut_is_at_the_end_of_the_newest_common_epoch(common: tuple[int, int], expected: int) -> None:
-    diverged = Diverged(epoch=5, common_epoch=common[0], common_end=common[1])
+    diverged = Diverged(epoch=5, offset=30, last_epoch=3, common_epoch=common[0], common_end=common[1])
     assert truncation_point(follower().log, diverged) == expected
 
 
 def test_a_follower_that_starts_again_has_a_new_incarnation() -> None:
     following = follower()
-    output = apply(following, OutOfRange(epoch=5, first=70))
+    output = apply(following, OutOfRange(epoch=5, offset=30, last_epoch=3, first=70))
     assert (output.restart_at, following.incarnation) == (70, "new")
     assert output.fetch is not None
     assert (output.fetch[1].offset, output.fetch[1].last_epoch, output.fetch[1].incarnation) == (70, 0, "new")
@@ -183,7 +195,7 @@ def test_a_damaged_log_is_not_continued() -> None:
     following.tick(0, output)
     assert output.fetch is not None
     assert (output.fetch[1].offset, output.fetch[1].last_epoch, output.fetch[1].safe_end) == (-1, 0, -1)
-    output = apply(following, OutOfRange(epoch=5, first=10))
+    output = apply(following, OutOfRange(epoch=5, offset=-1, last_epoch=0, first=10))
     assert output.restart_at == 10
     assert output.fetch is not None
     assert output.fetch[1].offset == 10

@@ -72,7 +72,7 @@ def test_followers_hear_what_was_deleted_once_everything_before_the_epoch_is_com
 @pytest.mark.parametrize(("offset", "last_epoch"), [(0, 0), (12, 0), (5, 2), (25, 1)])
 def test_a_follower_whose_next_byte_is_deleted_starts_again(offset: int, last_epoch: int) -> None:
     refused = answer(leader(), fetch(offset=offset, last_epoch=last_epoch, safe_end=offset))
-    assert refused == OutOfRange(epoch=5, first=10)
+    assert refused == OutOfRange(epoch=5, offset=offset, last_epoch=last_epoch, first=10)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,9 @@ def test_a_follower_with_other_bytes_is_told_where_to_cut(
     offset: int, last_epoch: int, common: tuple[int, int]
 ) -> None:
     diverged = answer(leader(), fetch(offset=offset, last_epoch=last_epoch, safe_end=0))
-    assert diverged == Diverged(epoch=5, common_epoch=common[0], common_end=common[1])
+    assert diverged == Diverged(
+        epoch=5, offset=offset, last_epoch=last_epoch, common_epoch=common[0], common_end=common[1]
+    )
 
 
 @pytest.mark.parametrize(
