@@ -91,7 +91,7 @@ fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full sc
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -s tests/hostile
 	SPARROW_FUZZ=$${SPARROW_FUZZ:-10000000} $(MAKE) fuzz
 
-fuzz: $(STAMP)  ## fuzz every decoder with SPARROW_FUZZ inputs (100,000), chosen by coverage where atheris can be installed
+fuzz: $(STAMP)  ## fuzz the decoders with SPARROW_FUZZ inputs in all (1,000,000), chosen by coverage where atheris can be installed
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: atheris==3.0.0 || echo "make fuzz: no atheris for this Python"
 	$(BIN)/python -m tests.fuzz
 

@@ -2,6 +2,7 @@
 
     python -m bench.versus                  # all peers: about an hour; what is missing is fetched into build/
     python -m bench.versus rocketmq kafka   # only these
+    python -m bench.versus rocketmq --only batches   # only work loads with this text in their name
 
 It prints a table for each work load, and writes build/bench/versus.json, versus.md and plots. A peer that this machine
 cannot have is named with the reason. The exit status is 1 if a work load failed; a missed goal is no failure.
@@ -43,6 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.versus", description=__doc__.partition("\n")[0])
     parser.add_argument("peers", nargs="*", help=f"some of {', '.join(SECTIONS)}; all of them, if none is named")
     parser.add_argument("--smoke", action="store_true", help="a second a work load, with what is installed already")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only work loads with this text in their name")
     parser.add_argument("--rounds", type=int, help=f"rounds of each work load ({FULL.rounds})")
     parser.add_argument("--seconds", type=float, help=f"seconds of a round ({FULL.seconds})")
     chosen = parser.parse_args()
@@ -52,7 +54,7 @@ def main() -> int:
     changes = {"rounds": chosen.rounds, "seconds": chosen.seconds}
     scale = scale._replace(**{name: value for name, value in changes.items() if value is not None})
     with folder_on_disk() as scratch:
-        run = Run(scale, scratch)
+        run = Run(scale, scratch, only=chosen.only)
         run.describe("machine", f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}")
         for name in chosen.peers or SECTIONS:
             run.attempt(name, partial(compare, run, name))

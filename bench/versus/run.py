@@ -20,8 +20,9 @@ FAILURE_CHARACTERS = 300
 class Run:
     """What a run has measured so far."""
 
-    def __init__(self, scale: Scale, folder: Path) -> None:
-        self.scale = scale
+    def __init__(self, scale: Scale, folder: Path, *, only: str = "") -> None:
+        """`only`: the text that the names of the wanted work loads contain."""
+        self.scale, self._only = scale, only
         self.comparisons: list[Comparison] = []
         self.descriptions: dict[str, str] = {}
         """Version and settings of every peer, server or library, that took part."""
@@ -72,7 +73,9 @@ class Run:
         say(f"{name} is missing: {reason}")
 
     def measure(self, peer: str, workload: Workload, scale: Scale | None = None) -> None:
-        """Run the rounds of a work load; a failure is kept for the report, and the run goes on."""
+        """Run the rounds of a work load, if it is wanted; a failure is kept for the report, and the run goes on."""
+        if self._only not in workload.name:
+            return
         with self._failure_kept(f"{peer}: {workload.name}"):
             rounds = scale or self.scale
             say(f"{peer}: {workload.name}")

@@ -85,3 +85,11 @@ def test_a_failed_work_load_is_kept_and_the_run_goes_on(tmp_path, capsys) -> Non
     assert run.failures == {"Kafka: send": "the server is gone"}
     assert [comparison.name for comparison in run.comparisons] == ["consume"]
     assert "the server is gone" in capsys.readouterr().err
+
+
+def test_only_work_loads_with_the_wanted_text_are_measured(tmp_path) -> None:
+    run = Run(SMOKE, tmp_path, only="batches")
+    for name in ("64 senders", "batches of 100"):
+        run.measure("RocketMQ", Workload(name, {"Sparrow": lambda: {RATE: 1.0}}))
+
+    assert [comparison.name for comparison in run.comparisons] == ["batches of 100"]
