@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
-import numpy.typing as npt
 
 from sparrow.model.errors import NoFollower
 from sparrow.model.message import Draft
@@ -274,13 +273,23 @@ class StoreFiles(NamedTuple):
     """How long flushes took."""
 
 
-class EncodedAppender(Protocol):
-    """Appends records that are encoded already, without an object for each message."""
+class BatchFields(NamedTuple):
+    """What the messages of a batch send have in common."""
 
-    def append_encoded_nowait(
-        self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
-    ) -> AppendResult:
-        """Append records in the layout of `wire.columns.encode`; `verify_crc=False` if the caller computed the CRCs."""
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    """Packed."""
+    reconsume_times: int
+    extra_properties: bytes
+    """A property string that is appended to that of each message."""
+
+
+class BatchAppender(Protocol):
+    """Appends the body of a batch send, without an object for each message."""
+
+    def append_batch_nowait(self, queue: Queue, batch: bytes | memoryview, common: BatchFields) -> AppendResult:
+        """Append the messages of a batch (`wire.batch`); raise `ProtocolError` if it is none."""
         ...
 
 
@@ -299,8 +308,8 @@ class BrokerStore(Store, Protocol):
     """Whether topics have lanes even if they were created without the flag."""
 
     @property
-    def encoded_appender(self) -> EncodedAppender | None:
-        """The way to append encoded records; None if the store only takes drafts."""
+    def batch_appender(self) -> BatchAppender | None:
+        """The way to append a batch as it was sent; None if the store only takes drafts."""
         ...
 
     @property

@@ -19,7 +19,9 @@ from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 _FIXED = Struct(">iiiii")
 _LENGTH = Struct(">h")
-BATCH_MESSAGE_BYTES_MIN = _FIXED.size + _LENGTH.size
+FIXED_BYTES = _FIXED.size
+"""Size of the fields before the body."""
+BATCH_MESSAGE_BYTES_MIN = FIXED_BYTES + _LENGTH.size
 
 
 class BatchMessage(NamedTuple):
@@ -60,3 +62,12 @@ def decode(batch: bytes | memoryview) -> list[BatchMessage]:
         messages.append(BatchMessage(flag, batch[body_at : body_at + body_bytes], batch[properties_at:next_at]))
         at = next_at
     return messages
+
+
+def unsound(batch: bytes | memoryview) -> Exception:
+    """Return the error of an invalid batch, for decoders that do not describe it themselves."""
+    try:
+        decode(batch)
+    except ProtocolError as refused:
+        return refused
+    return AssertionError("two decoders disagree about a batch")

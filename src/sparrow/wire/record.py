@@ -38,6 +38,7 @@ MAGIC_BLANK = 0xCBD43194 - 0x1_0000_0000
 """Marks the unused rest of a segment."""
 
 BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG = 0x10, 0x20
+IPV6_FLAGS = BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG
 TRANSACTION_TYPE_MASK, TRANSACTION_PREPARED, TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
 HIDDEN_FLAG = 0x4
 """Set only in half messages and rollbacks, which are in the log but in no consume queue of a topic."""
@@ -102,13 +103,11 @@ def encode(
 ) -> bytes:
     """Encode the V1 record of a draft at its offsets. `topic` comes from `topic_field`, `size` from `record_size`."""
     body, props = draft.body, draft.properties
-    sys_flag = draft.sys_flag & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)
+    sys_flag = draft.sys_flag & ~IPV6_FLAGS
     pack = _pack_ipv4
     if len(draft.born_host) != 8 or len(store_host) != 8:
-        sys_flag |= (BORN_HOST_IPV6_FLAG if len(draft.born_host) == 20 else 0) | (
-            STORE_HOST_IPV6_FLAG if len(store_host) == 20 else 0
-        )
-        pack = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)].pack
+        layout, host_flags = layout_of(draft.born_host, store_host)
+        sys_flag, pack = sys_flag | host_flags, layout.pack
     fixed = pack(
         size,
         MAGIC_V1,
@@ -127,6 +126,14 @@ def encode(
         len(body),
     )
     return b"".join((fixed, body, topic, _pack_properties_length(len(props)), props))
+
+
+def layout_of(born_host: bytes, store_host: bytes) -> tuple[Struct, int]:
+    """Return the layout of the fields before the body, and the sys-flag bits of packed hosts."""
+    flags = (BORN_HOST_IPV6_FLAG if len(born_host) == 20 else 0) | (
+        STORE_HOST_IPV6_FLAG if len(store_host) == 20 else 0
+    )
+    return _LAYOUT[flags], flags
 
 
 def topic_field(topic: bytes) -> bytes:

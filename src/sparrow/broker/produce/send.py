@@ -54,20 +54,16 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import DeferredResponse, InlineHandler, InlineResult, encode_error
-from sparrow.store.spi import AppendResult, PendingAppend
+from sparrow.store.spi import AppendResult, BatchFields, PendingAppend
 from sparrow.wire import batch, headers
 from sparrow.wire.batch import BatchMessage
 from sparrow.wire.codes import RequestCode
-from sparrow.wire.columns import batch as columns_batch
 from sparrow.wire.error_codes import response_for_error
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import SendMessage, SendMessageV2
 from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import encode, property_value, set_properties
-from sparrow.wire.record import HIDDEN_FLAG, pack_host
-
-_COLUMNAR_BATCH_MIN = 300
-"""With this many messages or more in a batch, encoding columns is faster than encoding messages."""
+from sparrow.wire.record import HIDDEN_FLAG
 
 _WRITTEN = (FlushTimeout, ReplicationTimeout, NoFollower)
 """The message is written, but is not as safe as the policy demands. RocketMQ's clients get a result, not an error."""
@@ -79,7 +75,7 @@ class SendHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters, self._events = broker.counters, broker.events
-        self._encoded_appender = broker.store.encoded_appender
+        self._batch_appender = broker.store.batch_appender
         self._deduplicator: SendDeduplicator | None = None
         if not broker.store.deduplicates_sends:
             assert broker.store.assigns_offsets_at_once, "the deduplicator needs the offset of each send"
@@ -94,7 +90,6 @@ class SendHandler:
             PROPERTY_TRACE_SWITCH: "true",
         }
         self._stamp = encode(stamp)
-        self._store_host_bytes = len(pack_host(host))
         self._message_bytes_max = broker.store.message_bytes_max
 
     def handlers(self) -> dict[int, InlineHandler]:
@@ -269,20 +264,12 @@ class SendHandler:
         try:
             if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
                 queue = lane_queue_for_batch(queue, body)
-            is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _COLUMNAR_BATCH_MIN
-            if self._encoded_appender is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
+            if self._batch_appender is None or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_nowait(queue, self._drafts(request, command, channel))
-            encoded = columns_batch.batch_to_records(
-                body,
-                topic=request.topic,
-                sys_flag=request.sys_flag,
-                born_ms=request.born_ms,
-                born_host=channel.packed_host,
-                extra_properties=self._stamp,
-                store_host_bytes=self._store_host_bytes,
-                reconsume_times=request.reconsume_times,
+            common = BatchFields(
+                request.sys_flag, request.born_ms, channel.packed_host, request.reconsume_times, self._stamp
             )
-            return self._encoded_appender.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._batch_appender.append_batch_nowait(queue, body, common)
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be decoded: {cause}") from cause
 

@@ -22,8 +22,8 @@ from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import (
     AppendResult,
     AtEnd,
+    BatchAppender,
     BrokerStore,
-    EncodedAppender,
     Moved,
     ReadLimits,
     ReadResult,
@@ -67,7 +67,7 @@ class SqlStore:
     remembers_tokens = True
     records_store_host = False
     all_topics_have_lanes = True
-    encoded_appender: EncodedAppender | None = None
+    batch_appender: BatchAppender | None = None
     files: StoreFiles | None = None
 
     def __init__(

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
-from sparrow.wire import batch as object_codec
-from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
+from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN, unsound
 from sparrow.wire.columns.encoder import (
     DictionaryPart,
     EncodedRecords,
@@ -202,7 +201,7 @@ def _members(view: memoryview) -> _Members:
     octets = np.frombuffer(view, np.uint8)
     is_sound &= octets[length_at] * np.int64(256) + octets[length_at + 1] == properties_bytes
     if not is_sound.all():
-        raise _unsound(view)
+        raise unsound(view)
     offsets = np.empty(4 * len(starts) + 1, np.int32)
     offsets[_FIXED:-1:4] = starts
     offsets[_BODY::4] = body_at
@@ -224,7 +223,7 @@ def _starts(view: memoryview) -> Ints:
     while at < end:
         size = _SIZE.unpack_from(view, at)[0] if end - at >= BATCH_MESSAGE_BYTES_MIN else 0
         if not BATCH_MESSAGE_BYTES_MIN <= size <= end - at:
-            raise _unsound(view)
+            raise unsound(view)
         alike = np.ndarray((min((end - at) // size, _TOGETHER_MAX),), ">i4", view, at, (size,)) == size
         run = len(alike) if alike.all() else int(alike.argmin())
         found.append(np.arange(at, at + run * size, size))
@@ -255,15 +254,6 @@ def _walk(view: memoryview, at: int, end: int) -> Iterator[int]:
             return
         at += size
     yield at
-
-
-def _unsound(view: memoryview) -> Exception:
-    """Return the error of an invalid batch, from the object codec."""
-    try:
-        object_codec.decode(view)
-    except ProtocolError as refused:
-        return refused
-    return AssertionError("the two codecs disagree about a batch")
 
 
 def _with_extra(members: _Members, extra: bytes) -> tuple[list[RowPart], Ints]:

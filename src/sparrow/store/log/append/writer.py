@@ -37,6 +37,17 @@ _pack_entry = ENTRY.pack
 _NEVER = 1 << 62
 
 
+def check_properties(properties: bytes) -> None:
+    """Raise an error unless a property string is UTF-8 and short enough for a record."""
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
+    if not properties.isascii():
+        try:
+            properties.decode()
+        except UnicodeDecodeError as cause:
+            raise Refused(f"the property string is not UTF-8 at byte {cause.start}") from cause
+
+
 class LogWriter:
     """Appends to the log and the queues; nothing else does."""
 
@@ -71,7 +82,7 @@ class LogWriter:
         """Called, in any thread, when `durable` has advanced."""
         self.newest_ms = 0
         """The last store time assigned."""
-        self._store_host = store_host
+        self.store_host = store_host
         self.message_bytes_max = message_bytes_max
         self.visible_after = visible_after
         self._now_ms = now_ms
@@ -84,7 +95,7 @@ class LogWriter:
         """Append a batch back to back in one segment, completely or not at all."""
         if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN_FLAG:
             return self._append_one(queue, drafts[0])
-        topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
+        topic, queue_id, host = queue.topic_field, queue.queue.id, self.store_host
         sizes = []
         for draft in drafts:
             self._check(queue, draft)
@@ -130,7 +141,7 @@ class LogWriter:
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> AppendResult:
         """Append a single visible message: the usual case, without lists."""
         self._check(queue, draft)
-        topic, host, properties = queue.topic_field, self._store_host, draft.properties
+        topic, host, properties = queue.topic_field, self.store_host, draft.properties
         size = record.record_size(draft, topic, host)
         if size + BLANK_RECORD_BYTES > self.log.segment_bytes:
             raise TooLarge("the message", size, self.log.segment_bytes - BLANK_RECORD_BYTES)
@@ -169,19 +180,12 @@ class LogWriter:
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
         """Return the size of a message in the log."""
-        return record.record_size(draft, queue.topic_field, self._store_host)
+        return record.record_size(draft, queue.topic_field, self.store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
         if len(draft.body) > self.message_bytes_max and not queue.is_internal:
             raise TooLarge("the body", len(draft.body), self.message_bytes_max)
-        properties = draft.properties
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
-        if not properties.isascii():
-            try:
-                properties.decode()
-            except UnicodeDecodeError as cause:
-                raise Refused(f"the property string is not UTF-8 at byte {cause.start}") from cause
+        check_properties(draft.properties)
 
     # -- encoded records ----------------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class LogWriter:
         keeps_keys: bool = True,
     ) -> EncodedRun:
         """Parse records for `write_piece`. The lock is not needed."""
-        host_bytes = len(self._store_host)
+        host_bytes = len(self.store_host)
         return parse_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
 
     def write_piece(self, piece: RunPiece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
@@ -244,7 +248,7 @@ class LogWriter:
             physical_offset=places,
             store_ms=store_ms,
             queue_id=queue.queue.id,
-            store_host=self._store_host,
+            store_host=self.store_host,
         )
         laid[:RECORD_PREFIX_BYTES] = data[:RECORD_PREFIX_BYTES]
         self.log.advance(total)

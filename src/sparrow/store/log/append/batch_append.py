@@ -1,0 +1,110 @@
+"""Batch appends: the body of a batch send becomes records in one loop, without an object for each message.
+
+For batches of up to a few hundred messages: columns cost about a millisecond for a batch of any size.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import cast
+
+from sparrow.model.errors import TooLarge
+from sparrow.model.queue import PhysicalOffset
+from sparrow.store.log.append.writer import LogWriter, check_properties
+from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
+from sparrow.store.spi import AppendResult, BatchFields
+from sparrow.wire import batch as batch_codec
+from sparrow.wire import record
+from sparrow.wire.checksum import body_crc
+from sparrow.wire.hashes import tags_code_in
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
+
+_Member = tuple[int, int, bytes, bytes]
+"""Size of the record, flag, body and property string of a message."""
+
+_unpack_fixed = Struct(">i8xii").unpack_from
+_unpack_length = Struct(">h").unpack_from
+_pack_length = Struct(">H").pack
+_pack_entry = ENTRY.pack
+
+
+def append_batch(writer: LogWriter, queue: ConsumeQueue, batch: bytes, common: BatchFields) -> AppendResult:
+    """Append the messages of a batch back to back in one segment, completely or not at all."""
+    topic, host, queue_id, delay_ms = queue.topic_field, writer.store_host, queue.queue.id, queue.delay_ms
+    layout, host_flags = record.layout_of(common.born_host, host)
+    members = _members(batch, common.extra_properties, layout.size + len(topic) + 2)
+    total = sum([member[0] for member in members])
+    if total + BLANK_RECORD_BYTES > writer.log.segment_bytes or not members:
+        raise TooLarge("the batch", total, writer.log.segment_bytes - BLANK_RECORD_BYTES)
+    sys_flag = common.sys_flag & ~record.IPV6_FLAGS | host_flags
+    pack, born_ms, born_host, retries = layout.pack, common.born_ms, common.born_host, common.reconsume_times
+    codes = [tags_code_in(member[3]) for member in members] if delay_ms is None else None
+    parts: list[bytes] = []
+    places: list[int] = []
+    entries: list[bytes] = []
+    with writer.lock:
+        writer.check_may_append(queue)
+        segment, at = writer.log.allocate(total)
+        store_ms = writer.store_ms()
+        first, place = queue.end, int(at)
+        if codes is None:
+            assert delay_ms is not None
+            codes = [store_ms + delay_ms] * len(members)
+        for offset, (size, flag, body, properties), code in zip(
+            range(first, first + len(members)), members, codes, strict=True
+        ):
+            fixed = pack(
+                size,
+                record.MAGIC_V1,
+                body_crc(body),
+                queue_id,
+                flag,
+                offset,
+                place,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                host,
+                retries,
+                0,
+                len(body),
+            )
+            parts += (fixed, body, topic, _pack_length(len(properties)), properties)
+            places.append(place)
+            entries.append(_pack_entry(place, size, code))
+            place += size
+        end = PhysicalOffset(place)
+        writer.log.write(segment, b"".join(parts))
+        writer.key_backlog.add_offsets(places)
+        queue.extend(b"".join(entries))
+        writer.publish_growth(queue, end)
+    return AppendResult(queue.queue, first, cast(list[PhysicalOffset], places), end, store_ms)
+
+
+def _members(batch: bytes, extra: bytes, overhead: int) -> list[_Member]:
+    """Return the messages with `extra` appended to their properties. `overhead`: the other bytes of a record.
+
+    Any bytes give messages or the error of the batch codec.
+    """
+    members: list[_Member] = []
+    at, end = 0, len(batch)
+    while at < end:
+        if end - at < batch_codec.BATCH_MESSAGE_BYTES_MIN:
+            raise batch_codec.unsound(batch)
+        size, flag, body_bytes = _unpack_fixed(batch, at)
+        body_at, next_at = at + batch_codec.FIXED_BYTES, at + size
+        length_at = body_at + body_bytes
+        if body_bytes < 0 or next_at > end or length_at + 2 > next_at:
+            raise batch_codec.unsound(batch)
+        properties = batch[length_at + 2 : next_at]
+        if _unpack_length(batch, length_at)[0] != len(properties):
+            raise batch_codec.unsound(batch)
+        # The last 0x02 may be missing; without it, `extra` would become part of the last value.
+        properties += extra if not properties or properties[-1] == 2 else b"\x02" + extra
+        if len(properties) > PROPERTIES_BYTES_MAX or not properties.isascii():
+            check_properties(properties)
+        members.append((overhead + body_bytes + len(properties), flag, batch[body_at:length_at], properties))
+        at = next_at
+    return members
