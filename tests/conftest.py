@@ -1,6 +1,7 @@
 """Shared by all tests: hypothesis profiles, the scale of a run, the markers that a folder implies, databases, Spark."""
 
 import os
+import signal
 import sys
 import zlib
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 # The tests start hundreds of Python processes: without bytecode on disk, each would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A command that a shell runs in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # As pytest does in test modules: before any of them is imported.
 pytest.register_assert_rewrite("tests.integration.conformance", "tests.support")
