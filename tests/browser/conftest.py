@@ -101,7 +101,9 @@ def issue_tokens(folder: Path, store: str | None) -> None:
     broker = {"auth": True, "admin_tokens": {operator.access_key: operator.secret_key}}
     with run_platform(folder, store=store, broker=broker) as platform:
         with Admin(platform.name_servers, credentials=operator) as admin:
-            admin.issue_token("checkout", "p", topics=["orders", "invoices-*"])
+            admin.issue_token(
+                "checkout", "p", topics=["orders", "invoices-*"], addresses=["10.0.0.0/8", "2001:db8::/32"]
+            )
             admin.issue_token("warehouse", "c")
             admin.revoke_token("warehouse")
 

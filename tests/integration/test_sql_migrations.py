@@ -184,6 +184,25 @@ async def test_migration_adds_the_names_of_topics(empty):
     assert dict(await empty.fetch("SELECT topic, name FROM hermes_topic")) == topics
 
 
+async def test_migration_keeps_the_permissions_of_tokens_and_limits_none_to_addresses(empty, database_url, monkeypatch):
+    await create_version_1(empty)
+    monkeypatch.setattr(runner, "MIGRATIONS", tuple(each for each in MIGRATIONS if each.version < 7))
+    await prepare_schema(empty, 1)
+    await empty.execute(
+        "INSERT INTO meta_token (token, type, secret, created_at, permissions)"
+        " VALUES ('shop', 'p', :secret, 1, :permissions)",
+        secret=bytes(range(32)),
+        permissions='{"kind":"pc","topics":["orders-*"],"groups":["shop"]}',
+    )
+    monkeypatch.setattr(runner, "MIGRATIONS", MIGRATIONS)
+    async with await SqlStore.open(database_url) as store:
+        token = (await store.tokens.all())["shop"]
+        assert token.permissions == ("pc", ("orders-*",), ("shop",), ())
+        await store.tokens.put(msgspec.structs.replace(token, addresses=("10.0.0.0/8",)))
+        assert (await store.tokens.all())["shop"].permissions == ("pc", ("orders-*",), ("shop",), ("10.0.0.0/8",))
+    assert await versions(empty) == list(range(1, SCHEMA_VERSION + 1))
+
+
 async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):
     await create_version_1(empty)
     assert [finding.what for finding in await check_store(empty)] == [

@@ -39,7 +39,7 @@ ORDERS, OTHERS, URGENT, RETRY = (
     Queue("%RETRY%g", 0),
 )
 TOKENS = [
-    Token(id=1, name="billing", kind="c", secret=b"b" * 32, created_ms=5),
+    Token(id=1, name="billing", kind="c", secret=b"b" * 32, created_ms=5, addresses=("10.0.0.0/8", "::1")),
     Token(id=2, name="shop", kind="p", secret=b"s" * 32, created_ms=6, revoked_ms=7),
 ]
 
@@ -172,7 +172,7 @@ async def test_a_log_store_is_copied_into_a_database_and_back(
 
 def tokens_in(found: Mapping[str, Token]) -> set[tuple[object, ...]]:
     """Return the tokens without their ids, which a database assigns."""
-    return {(token.name, token.kind, token.secret, token.revoked_ms) for token in found.values()}
+    return {(token.name, token.permissions, token.secret, token.revoked_ms) for token in found.values()}
 
 
 class Interrupted(Exception):

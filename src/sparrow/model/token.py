@@ -45,6 +45,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of the topics that it may use. Tokens that were stored before there were patterns may use all."""
     groups: tuple[str, ...] = (EVERY_NAME,)
     """Patterns of the consumer groups that it may use."""
+    addresses: tuple[str, ...] = ()
+    """Addresses and networks that its requests may come from (`model/source_addresses`); none: from anywhere."""
 
     @property
     def secret_key(self) -> str:
@@ -55,6 +57,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     def is_revoked(self) -> bool:
         """Whether the token was revoked."""
         return self.revoked_ms is not None
+
+    @property
+    def permissions(self) -> tuple[TokenKind, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """What `sparrow token change` replaces: kind, topics, groups and addresses."""
+        return self.kind, self.topics, self.groups, self.addresses
 
     def __repr__(self) -> str:
         return f"Token(id={self.id}, name={self.name!r}, kind={self.kind!r}, revoked_ms={self.revoked_ms})"
@@ -123,10 +130,11 @@ def validate_reissue(token: Token, wanted: Token) -> Token:
             f"token {token.name!r} exists, and its secret key is shown only once, when it is issued: issue one under "
             "another name, or give the secret key with the request"
         )
-    if (token.kind, token.topics, token.groups) != (wanted.kind, wanted.topics, wanted.groups):
+    if token.permissions != wanted.permissions:
         raise Refused(
             f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]} (type {token.kind}), for topics "
-            f"{', '.join(token.topics)} and groups {', '.join(token.groups)}: change it with `sparrow token change`, "
-            "or issue one under another name"
+            f"{', '.join(token.topics)} and groups {', '.join(token.groups)}, from "
+            f"{', '.join(token.addresses) or 'anywhere'}: change it with `sparrow token change`, or issue one under "
+            "another name"
         )
     return token

@@ -60,8 +60,8 @@ class AdminGuard:
         self._nobodys_secret_key = secrets.token_hex()
         """Unknown access keys are compared with it: they get the same answer as a wrong secret, in the same time."""
 
-    def check(self, command: RemotingCommand, challenge: Challenge | None) -> None:
-        """Raise `NotPermitted` unless the request may be sent."""
+    def check(self, command: RemotingCommand, challenge: Challenge | None, _host: str = "") -> None:
+        """Raise `NotPermitted` unless the request may be sent. Admin tokens have no source addresses."""
         if command.code in OPEN_CODES:
             return
         fields = command.fields()

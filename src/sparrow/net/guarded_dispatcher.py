@@ -32,13 +32,14 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         handlers: Mapping[int, RequestHandler[C]],
         plain: Mapping[int, InlineHandler] | None = None,
         *,
-        check: Callable[[RemotingCommand, Challenge | None], None],
+        check: Callable[[RemotingCommand, Challenge | None, str], None],
         audit: AuditLog,
         body_limits: Mapping[int, int] | None = None,
     ) -> None:
         """Create a dispatcher; `check` raises the error that the peer gets.
 
-        It receives the challenge of the connection, if the peer has asked for one. Refusals, and the actions that
+        It receives the challenge of the connection, if the peer has asked for one, and the address of the peer without
+        its port. Refusals, and the actions that
         `audit` has, are logged there.
         """
         super().__init__(context, handlers, plain, body_limits=body_limits)
@@ -50,7 +51,7 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
                 self._give_challenge(command, channel)
                 return
             try:
-                self._check(command, channel.challenge)
+                self._check(command, channel.challenge, channel.host)
             except AccessRefused as refusal:
                 self._audit.refused(command, channel.address, refusal)
                 response = encode_error(command, refusal)

@@ -59,27 +59,62 @@ def test_a_role_permits_what_it_says(guarded: httpx.Client) -> None:
 
 def test_tokens_are_issued_changed_listed_and_revoked(guarded: httpx.Client) -> None:
     anna = bearer("anna")
-    wanted = {"name": "shop", "type": "p", "topics": ["orders-*"]}
+    wanted = {"name": "shop", "type": "p", "topics": ["orders-*"], "addresses": ["192.168.1.5/32"]}
     issued = guarded.post(f"{V1}/tokens", json=wanted, headers=anna)
     assert (issued.status_code, issued.json()["access_key"]) == (201, "shop")
     secret_key = issued.json()["secret_key"]
     again = guarded.post(f"{V1}/tokens", json=wanted, headers=anna)
     assert (again.status_code, secret_key in again.text) == (422, False)
+    assert [token["addresses"] for token in guarded.get(f"{V1}/tokens", headers=anna).json()] == [["192.168.1.5"]]
     assert secret_key not in guarded.get(f"{V1}/audit", headers=anna).text
-    changed = {"type": "pc", "topics": ["orders-*", "invoices"], "groups": ["shop"]}
+    changed = {
+        "type": "pc",
+        "topics": ["orders-*", "invoices"],
+        "groups": ["shop"],
+        "addresses": ["::1", "10.1.2.3/8"],
+    }
     assert guarded.put(f"{V1}/tokens/shop", json=changed, headers=anna).status_code == 204
     (token,) = guarded.get(f"{V1}/tokens", headers=anna).json()
-    assert {name: token[name] for name in ("type", "topics", "groups", "revoked")} == {
+    assert {name: token[name] for name in ("type", "topics", "groups", "addresses", "revoked")} == {
         "type": "pc",
         "topics": ["invoices", "orders-*"],
         "groups": ["shop"],
+        "addresses": ["10.0.0.0/8", "::1"],
         "revoked": None,
     }
+    lines = guarded.get(f"{V1}/audit", headers=anna).json()["lines"]
+    assert next(line for line in lines if line["action"] == "token.change")["request"] == changed
+    for addresses in (["localhost"], ["10.0.0.0/33"], ["10.0.0.1"] * 65):
+        wrong = guarded.put(f"{V1}/tokens/shop", json={"type": "p", "addresses": addresses}, headers=anna)
+        assert wrong.status_code == 422, addresses
     assert guarded.put(f"{V1}/tokens/shop", json={"type": "p", "topics": ["a b"]}, headers=anna).status_code == 422
     assert guarded.put(f"{V1}/tokens/shopp", json=changed, headers=anna).status_code == 404
     assert guarded.put(f"{V1}/tokens/shop", json=changed, headers=bearer("olga")).status_code == 403
     assert guarded.delete(f"{V1}/tokens/shop", headers=anna).status_code == 204
     assert guarded.delete(f"{V1}/tokens/shopp", headers=anna).status_code == 404
+
+
+def test_the_form_of_tokens_sets_addresses_and_the_list_shows_them(guarded: httpx.Client) -> None:
+    with httpx.Client(base_url=guarded.base_url, trust_env=False, timeout=60) as browser:
+        session = browser.post(f"{V1}/session", json={"secret_key": "secret-of-anna"}).json()
+        assert 'name="addresses"' in browser.get("/tokens/new").text
+
+        def submit(name: str, addresses: str) -> httpx.Response:
+            form = {"csrf_token": session["csrf_token"], "name": name, "kind": "p", "addresses": addresses}
+            return browser.post("/tokens/new", data=form)
+
+        wrong = submit("near", "10.0.0.0/8 localhost")
+        assert wrong.status_code == 422
+        assert "is no source address" in wrong.text
+        assert 'value="10.0.0.0/8 localhost"' in wrong.text, "what was typed is still there"
+        assert submit("near", " 10.0.0.0/8  192.168.1.5 ").status_code == 200
+        assert submit("free", "").status_code == 200
+        tokens = {token["name"]: token["addresses"] for token in browser.get(f"{V1}/tokens").json()}
+        assert (tokens["near"], tokens["free"]) == (["10.0.0.0/8", "192.168.1.5"], [])
+        for language, title, anywhere in (("en", "Source addresses", "anywhere"), ("zh", "来源地址", "不限")):
+            page = browser.get("/tokens", headers={"Accept-Language": language}).text
+            assert f'data-label="{title}">10.0.0.0/8 192.168.1.5</td>' in page
+            assert f'data-label="{title}">{anywhere}</td>' in page
 
 
 def test_a_session_needs_its_csrf_token_for_changes(guarded: httpx.Client) -> None:

@@ -184,6 +184,25 @@ async def test_permissions_are_stored_with_the_token_and_old_rows_have_all_of_th
         assert (changed.kind, changed.topics, changed.groups, changed.secret) == ("a", ("*",), ("*",), SECRET)
 
 
+async def test_source_addresses_are_stored_with_the_token_and_old_rows_have_none(database_url: str) -> None:
+    near = msgspec.structs.replace(shop_token("web"), addresses=("10.0.0.0/8", "2001:db8::1"))
+    async with await SqlStore.open(database_url) as store:
+        await store.tokens.put(shop_token())
+        await store.tokens.put(near)
+        rows = dict(await store.database.fetch("SELECT token, addresses FROM meta_token WHERE secret IS NOT NULL"))
+        assert rows["shop"] is None, "as brokers before version 7 of the schema have stored it"
+        found = await store.tokens.all()
+        assert found["shop"].addresses == ()
+        assert msgspec.structs.replace(found["web"], id=0) == near
+    async with await SqlStore.open(database_url) as store:
+        assert (await store.tokens.all())["web"].addresses == near.addresses
+        await store.tokens.put(msgspec.structs.replace(near, addresses=("::1",), revoked_ms=5))
+        assert (await store.tokens.all())["web"].addresses == ("::1",)
+        await store.tokens.put(msgspec.structs.replace(near, addresses=()))
+    async with await SqlStore.open(database_url) as store:
+        assert (await store.tokens.all())["web"].addresses == ()
+
+
 async def test_the_name_of_a_former_admin_token_cannot_be_issued(tmp_path: Path, database_url: str) -> None:
     async with await SqlStore.open(database_url, admin_tokens=["operator"]) as store:
         assert await store.tokens.all() == {}

@@ -66,6 +66,8 @@ def test_issuing_a_name_again_is_refused_for_another_secret_other_permissions_or
         validate_reissue(token(), token(kind="p"))
     with pytest.raises(Refused, match="change it with `sparrow token change`"):
         validate_reissue(token(), token(topics=("orders",)))
+    with pytest.raises(Refused, match=r"groups \*, from 10\.0\.0\.0/8: change it with"):
+        validate_reissue(token(addresses=("10.0.0.0/8",)), token())
     with pytest.raises(Refused, match="was revoked"):
         validate_reissue(token(revoked_ms=9), token())
 

@@ -56,7 +56,9 @@ def test_refusals_of_one_cause_are_logged_at_growing_intervals_and_counted(
     audit.refused(pull(), "10.0.0.2:1", refusal())
     audit.refused(pull(), "10.0.0.1:1", refusal("permission"))
     audit.refused(pull("other"), "10.0.0.1:1", refusal("permission"))
-    assert len(caplog.records) == 8, "another address, another cause, another token that is proven"
+    audit.refused(pull("another"), "10.0.0.1:1", refusal("address"))
+    audit.refused(pull("other"), "10.0.0.1:1", refusal("address"))
+    assert len(caplog.records) == 10, "another address, another cause, another token that is proven"
 
 
 def test_the_number_of_causes_is_limited(audit: AuditLog, monkeypatch: pytest.MonkeyPatch, caplog) -> None:

@@ -29,7 +29,8 @@ async def wire(served):
         served.append(command.body)
         return encode_response(command, HandlerResponse(body=b"plain"))
 
-    def check(command, challenge):
+    def check(command, challenge, host):
+        assert host == "127.0.0.1"
         if command.body == b"wrong":
             raise AccessRefused("this", "it is a test", cause="signature")
         if command.body == b"broken":

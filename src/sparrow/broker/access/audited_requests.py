@@ -58,6 +58,7 @@ def describe_targets(command: RemotingCommand) -> str:
                 [("token", token.name), ("type", token.type)]
                 + [("topics", pattern) for pattern in token.topics or ["*"]]
                 + [("groups", pattern) for pattern in token.groups or ["*"]]
+                + [("from", address) for address in token.addresses or ["anywhere"]]
             )
         if command.code == RequestCode.REVOKE_TOKEN:
             return name_targets([("token", bodies.read_request(RevokeToken, command.body).name)])

@@ -3,9 +3,11 @@
 Requests are checked if the setting `auth` is on.
 
 1. A request reaches its handler only if it is signed with a known token that is not revoked and whose permissions
-   allow this request. Refusals name the reason, contain no secret, and do not tell whether a name exists.
-2. Only a request with a valid signature is told that its token is revoked or not permitted.
-3. `requirements` has what each request needs, `model/permissions` has the rules.
+   allow this request, and it comes from an address that the token may be used from. Refusals name the reason, contain
+   no secret, and do not tell whether a name exists.
+2. Only a request with a valid signature is told that its token is revoked or not permitted. No refusal tells the
+   networks of a token: they would help who has stolen its secret.
+3. `requirements` has what each request needs, `model/permissions` and `model/source_addresses` have the rules.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from sparrow.model.permissions import (
     is_unlimited,
 )
 from sparrow.model.protocol import TRACE_TOPIC
+from sparrow.model.source_addresses import is_source_allowed
 from sparrow.model.token import EVERY_NAME, TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token
 from sparrow.net.audit_log import AccessRefused, RefusalCause
 from sparrow.net.signatures import is_signed_with
@@ -40,13 +43,18 @@ INTERNAL_PRODUCER_PREFIXES = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
 """
 TOKENS_CACHED_MAX, REQUESTS_CACHED_MAX, NAMES_CACHED_CHARS_MAX = 10_000, 256, 255
 """Limits of the memory of allowed requests: tokens, requests of a token, and characters of the names in one."""
+HOSTS_CACHED_MAX = 256
+"""Addresses of peers that are kept for a token with source addresses."""
 
 
 class _AllowedRequests(NamedTuple):
-    """Requests of a token that were allowed: code, topic and group, of those that name them in their header."""
+    """What was allowed to a token."""
 
     token: Token
     requests: set[tuple[int, str | None, str | None]]
+    """Code, topic and group of requests that name them in their header."""
+    hosts: set[str]
+    """Peers in the networks of the token, if it is limited to some."""
 
 
 class RequestAuthorizer:
@@ -65,8 +73,11 @@ class RequestAuthorizer:
         self._nobodys_secret_key = secrets.token_hex()
         """Unknown access keys are compared with it: they get the same answer as a wrong secret, in the same time."""
 
-    def check(self, command: RemotingCommand, challenge: Challenge | None = None) -> None:
-        """Raise `NotPermitted` unless the request may be sent. `challenge`: the one of its connection."""
+    def check(self, command: RemotingCommand, challenge: Challenge | None = None, host: str = "") -> None:
+        """Raise `NotPermitted` unless the request may be sent.
+
+        `challenge` is the one of its connection, `host` the address of the peer without its port.
+        """
         fields = command.fields()
         name = fields.get(ACCESS_KEY_FIELD)
         if not name or SIGNATURE_FIELD not in fields:
@@ -93,15 +104,20 @@ class RequestAuthorizer:
                 "clients of Sparrow from 0.3 on make",
             )
         if token is not None:
-            self._check_permission(token, command, fields)
+            self._check_permission(token, command, fields, host)
 
-    def _check_permission(self, token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:
+    def _check_permission(self, token: Token, command: RemotingCommand, fields: Mapping[str, str], host: str) -> None:
         """Check what a token may do. Requests with the same names as an earlier one are not compared again."""
         known = self._allowed.get(token.name)
         if known is None or known.token is not token:  # it is new, or was changed or revoked
             if len(self._allowed) >= TOKENS_CACHED_MAX:
                 self._allowed.clear()
-            known = self._allowed[token.name] = _AllowedRequests(token, set())
+            known = self._allowed[token.name] = _AllowedRequests(token, set(), set())
+        if token.addresses and host not in known.hosts:
+            _check_source(token, command, host)
+            if len(known.hosts) >= HOSTS_CACHED_MAX:
+                known.hosts.clear()
+            known.hosts.add(host)
         need = REQUIREMENTS.get(command.code, EVERYTHING)
         request = (command.code, fields.get(need.topic or ""), fields.get(need.group or ""))
         if request in known.requests:
@@ -124,6 +140,16 @@ class RequestAuthorizer:
             return True
         token = self._tokens.get(name)
         return token is not None and is_allowed(token, action, topic, group)
+
+
+def _check_source(token: Token, command: RemotingCommand, host: str) -> None:
+    if not is_source_allowed(token.addresses, host):
+        raise _refusal(
+            command,
+            "address",
+            f"token {token.name!r} may not be used from {host.strip('[]') or 'an unknown address'}: use it from one of "
+            "its source addresses, or let an administrator change them",
+        )
 
 
 def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:

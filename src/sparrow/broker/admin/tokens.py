@@ -14,6 +14,7 @@ import msgspec
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.permissions import parse_patterns
+from sparrow.model.source_addresses import parse_source_addresses
 from sparrow.model.token import (
     TOKEN_NAME_CHARS_MAX,
     Token,
@@ -42,6 +43,7 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
         kind=parse_token_kind(wanted.type),
         topics=parse_patterns(wanted.topics, "topic"),
         groups=parse_patterns(wanted.groups, "group"),
+        addresses=parse_source_addresses(wanted.addresses),
         secret=parse_secret_key(wanted.secret_key),
         created_ms=broker.now_ms(),
     )
@@ -64,6 +66,7 @@ async def change_token(_request: EmptyHeader, broker: Broker, call: RequestConte
         kind=parse_token_kind(wanted.type),
         topics=parse_patterns(wanted.topics, "topic"),
         groups=parse_patterns(wanted.groups, "group"),
+        addresses=parse_source_addresses(wanted.addresses),
     )
     await broker.store.tokens.put(token)
     return HandlerResponse.of(_shown(token))
@@ -110,6 +113,7 @@ def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
         secret_key,
         list(token.topics),
         list(token.groups),
+        list(token.addresses),
     )
 
 

@@ -29,6 +29,14 @@ GroupsOption = Annotated[
     list[str] | None,
     typer.Option("--group", help="Consumer group it may use: a name, a prefix or *; repeatable. Without it: all."),
 ]
+AddressesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        help="IP address or network (10.0.0.0/8) that its requests may come from; repeatable. Without it: from "
+        "anywhere.",
+    ),
+]
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +49,8 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """Names and prefixes (`orders-*`) of the topics that it may use; `*`: all."""
     groups: list[str]
     """Names and prefixes of the consumer groups that it may use; `*`: all."""
+    addresses: list[str]
+    """IP addresses and networks that its requests may come from; empty: from anywhere."""
     issued_ms: int
     revoked_ms: int | None
 
@@ -59,6 +69,7 @@ def issue(
     kind: KindOption,
     topics: TopicsOption = None,
     groups: GroupsOption = None,
+    addresses: AddressesOption = None,
     token_secret_key: Annotated[
         str | None,
         typer.Option(
@@ -73,11 +84,13 @@ def issue(
 ) -> None:
     """Issue a token on all brokers, and print its keys: the secret key is shown only now.
 
-    Example: [bold]sparrow token issue billing --type c --topic 'orders-*' --group billing[/bold]
+    Example: [bold]sparrow token issue billing --type c --topic 'orders-*' --group billing --from 10.0.0.0/8[/bold]
     """
     token_kind = parse_token_kind(kind)
     issued = connection.run(
-        lambda admin: admin.issue_token(name, token_kind, topics=topics, groups=groups, secret_key=token_secret_key)
+        lambda admin: admin.issue_token(
+            name, token_kind, topics=topics, groups=groups, addresses=addresses, secret_key=token_secret_key
+        )
     )
     if as_json:
         print_json(IssuedToken(access_key=issued.access_key, secret_key=issued.secret_key))
@@ -93,15 +106,18 @@ def change(
     kind: KindOption,
     topics: TopicsOption = None,
     groups: GroupsOption = None,
+    addresses: AddressesOption = None,
     *,
     connection: ConnectionOptions,
 ) -> None:
-    """Replace what a token may do, from its next request on. Its keys stay.
+    """Replace what a token may do, from its next request on. Its keys stay; limits that are left out do not.
 
-    Example: [bold]sparrow token change billing --type c --topic 'orders-*' --group billing[/bold]
+    Example: [bold]sparrow token change billing --type c --topic 'orders-*' --group billing --from 10.0.0.0/8[/bold]
     """
     token_kind = parse_token_kind(kind)
-    connection.run(lambda admin: admin.change_token(name, token_kind, topics=topics, groups=groups))
+    connection.run(
+        lambda admin: admin.change_token(name, token_kind, topics=topics, groups=groups, addresses=addresses)
+    )
     typer.echo(f"changed the token {name}")
 
 
@@ -154,13 +170,14 @@ def _row(token: TokenDescription) -> TokenRow:
         type=token.type,
         topics=token.topics,
         groups=token.groups,
+        addresses=token.addresses,
         issued_ms=token.created_ms,
         revoked_ms=token.revoked_ms,
     )
 
 
 def _print_rows(rows: list[TokenRow]) -> None:
-    columns = ("token", "type", "topics", "groups", "issued", "revoked")
+    columns = ("token", "type", "topics", "groups", "from", "issued", "revoked")
     print_table(
         columns,
         [
@@ -169,6 +186,7 @@ def _print_rows(rows: list[TokenRow]) -> None:
                 row.type,
                 " ".join(row.topics),
                 " ".join(row.groups),
+                " ".join(row.addresses) or "anywhere",
                 format_time(row.issued_ms),
                 format_time(row.revoked_ms),
             )

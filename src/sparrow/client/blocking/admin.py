@@ -236,15 +236,21 @@ class Admin(BlockingClient[aio.Admin]):
         *,
         topics: Iterable[str] | None = None,
         groups: Iterable[str] | None = None,
+        addresses: Iterable[str] | None = None,
         secret_key: str | None = None,
     ) -> Credentials:
         """Issue a token that may produce (`p`), consume (`c`), both (`pc`) or administer (`a`), and return its keys.
 
-        It is limited to `topics` and `groups`: names, prefixes (`orders-*`), or `*`; None means all. Every broker gets
-        the same token. A name that exists is refused, unless `secret_key` is its secret: brokers that do not have the
+        It is limited to `topics` and `groups`: names, prefixes (`orders-*`), or `*`; None means all. Its requests may
+        come from `addresses`: IP addresses and networks (`10.0.0.0/8`); none mean from anywhere. Every broker gets the
+        same token. A name that exists is refused, unless `secret_key` is its secret: brokers that do not have the
         token get it then.
         """
-        return self._run(self._client.issue_token(name, kind, topics=topics, groups=groups, secret_key=secret_key))
+        return self._run(
+            self._client.issue_token(
+                name, kind, topics=topics, groups=groups, addresses=addresses, secret_key=secret_key
+            )
+        )
 
     def change_token(
         self,
@@ -253,9 +259,13 @@ class Admin(BlockingClient[aio.Admin]):
         *,
         topics: Iterable[str] | None = None,
         groups: Iterable[str] | None = None,
+        addresses: Iterable[str] | None = None,
     ) -> None:
-        """Replace the kind of a token and its patterns of topics and groups, from the next request on."""
-        self._run(self._client.change_token(name, kind, topics=topics, groups=groups))
+        """Replace the kind of a token, its patterns of topics and groups, and its addresses, from the next request on.
+
+        What is left out is not kept: None means all topics, all groups, and from anywhere.
+        """
+        self._run(self._client.change_token(name, kind, topics=topics, groups=groups, addresses=addresses))
 
     def tokens(self) -> list[TokenDescription]:
         """Return every token by name, revoked ones included, without secrets."""

@@ -62,6 +62,7 @@ async def list_tokens(cluster: ClusterDependency) -> list[dict[str, Any]]:
             "type": token.type,
             "topics": token.topics,
             "groups": token.groups,
+            "addresses": token.addresses,
             "created": token.created_ms,
             "revoked": token.revoked_ms,
         }
@@ -74,7 +75,9 @@ async def list_tokens(cluster: ClusterDependency) -> list[dict[str, Any]]:
 async def issue_token(body: TokenInput, request: Request, cluster: ClusterDependency) -> Credentials:
     """Issue a token on all brokers. A name that was issued before is refused: secrets are shown once."""
     async with cluster.audit.change(request, "token.issue", body.name, asked=body.model_dump()):
-        return await cluster.admin.issue_token(body.name, body.type, topics=body.topics, groups=body.groups)
+        return await cluster.admin.issue_token(
+            body.name, body.type, topics=body.topics, groups=body.groups, addresses=body.addresses
+        )
 
 
 @router.put("/tokens/{name}", status_code=204, tags=["tokens"])
@@ -82,11 +85,13 @@ async def issue_token(body: TokenInput, request: Request, cluster: ClusterDepend
 async def change_token(
     name: TokenPath, body: TokenPermissionsInput, request: Request, cluster: ClusterDependency
 ) -> Response:
-    """Replace what a token may do. Its keys stay."""
+    """Replace what a token may do. Its keys stay; limits that are left out do not."""
     async with cluster.audit.change(request, "token.change", name, asked=body.model_dump()):
         if all(token.name != name for token in await cluster.admin.tokens()):
             raise NotFound("token", name, "`GET /api/v1/tokens` lists them")
-        await cluster.admin.change_token(name, body.type, topics=body.topics, groups=body.groups)
+        await cluster.admin.change_token(
+            name, body.type, topics=body.topics, groups=body.groups, addresses=body.addresses
+        )
     return Response(status_code=204)
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from sparrow.console.models.fields import ApiInput, ApiModel, Text, Time
 from sparrow.console.models.messages import MessageAnswer
 from sparrow.model.permissions import PATTERN_CHARS_MAX, PATTERNS_MAX
+from sparrow.model.source_addresses import SOURCE_ADDRESS_CHARS_MAX, SOURCE_ADDRESSES_MAX
 from sparrow.model.token import TokenKind
 
 _TYPES = "p may produce, c may consume, pc both, a may also administer."
@@ -21,6 +22,9 @@ class TokenAnswer(ApiModel):
     type: str = Field(description=_TYPES)
     topics: list[Text] = Field(description="Topics it may use: names, prefixes (`orders-*`) or `*`.")
     groups: list[Text] = Field(description="Consumer groups it may use.")
+    addresses: list[Text] = Field(
+        description="IP addresses and networks that its requests may come from; empty: from anywhere."
+    )
     created: Time | None
     revoked: Time | None
 
@@ -37,6 +41,12 @@ class TokenPermissionsInput(ApiInput):
     groups: list[Annotated[str, Field(max_length=PATTERN_CHARS_MAX)]] | None = Field(
         default=None, max_length=PATTERNS_MAX, description="The same for consumer groups."
     )
+    addresses: list[Annotated[str, Field(max_length=SOURCE_ADDRESS_CHARS_MAX)]] | None = Field(
+        default=None,
+        max_length=SOURCE_ADDRESSES_MAX,
+        description="IP addresses and networks (`10.0.0.0/8`) that its requests may come from; without it, from "
+        "anywhere.",
+    )
 
 
 class TokenInput(TokenPermissionsInput):
@@ -44,7 +54,15 @@ class TokenInput(TokenPermissionsInput):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"name": "billing", "type": "c", "topics": ["orders-*"], "groups": ["billing"]}]
+            "examples": [
+                {
+                    "name": "billing",
+                    "type": "c",
+                    "topics": ["orders-*"],
+                    "groups": ["billing"],
+                    "addresses": ["10.0.0.0/8"],
+                }
+            ]
         }
     )
 

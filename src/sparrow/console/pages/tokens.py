@@ -37,6 +37,7 @@ async def issue_token(request: Request) -> Response:
         "type": form.get("kind", "p"),
         "topics": form.get("topics", "").split() or None,
         "groups": form.get("groups", "").split() or None,
+        "addresses": form.get("addresses", "").split() or None,
     }
     try:
         issued = await visit.api.request("POST", "/tokens", body=body)
@@ -72,6 +73,7 @@ def _token_form(
         kind=form.get("kind", "p"),
         topics=form.get("topics", ""),
         groups=form.get("groups", ""),
+        addresses=form.get("addresses", ""),
         secret=secret,
         problem=problem,
     )

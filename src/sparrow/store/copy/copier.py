@@ -260,8 +260,8 @@ class _Copier:
         return copied
 
 
-def _access_of(token: Token) -> tuple[bytes, str, tuple[str, ...], tuple[str, ...]]:
-    return token.secret, token.kind, token.topics, token.groups
+def _access_of(token: Token) -> tuple[object, ...]:
+    return token.secret, *token.permissions
 
 
 def _without_holes(records: list[memoryview]) -> list[memoryview]:

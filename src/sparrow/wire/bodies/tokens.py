@@ -16,6 +16,8 @@ class IssueToken(Body, frozen=True):
     topics: list[str] | None = None
     """Patterns of topics; without them, the token is for all topics."""
     groups: list[str] | None = None
+    addresses: list[str] | None = None
+    """Addresses and networks that its requests may come from; without them, from anywhere."""
 
 
 class ChangeToken(Body, frozen=True):
@@ -25,6 +27,7 @@ class ChangeToken(Body, frozen=True):
     type: str
     topics: list[str] | None = None
     groups: list[str] | None = None
+    addresses: list[str] | None = None
 
 
 class RevokeToken(Body, frozen=True):
@@ -43,6 +46,8 @@ class TokenDescription(Body, frozen=True):
     """Only in the response to `IssueToken`, if the broker has made it."""
     topics: list[str] = msgspec.field(default_factory=lambda: [EVERY_NAME])
     groups: list[str] = msgspec.field(default_factory=lambda: [EVERY_NAME])
+    addresses: list[str] = msgspec.field(default_factory=list)
+    """Addresses and networks that its requests may come from; empty: from anywhere."""
 
     def __repr__(self) -> str:
         return f"TokenDescription(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"

@@ -80,9 +80,9 @@ def heartbeat(*, producers: tuple[str, ...] = (), consumers: tuple[str, ...] = (
     return bodies.write(bodies.HeartbeatData("id", producing, [bodies.ConsumerData(group) for group in consumers]))
 
 
-def refused(guard: RequestAuthorizer, command: RemotingCommand) -> str:
+def refused(guard: RequestAuthorizer, command: RemotingCommand, host: str = "") -> str:
     with pytest.raises(NotPermitted) as caught:
-        guard.check(command)
+        guard.check(command, None, host)
     return str(caught.value)
 
 
@@ -415,6 +415,74 @@ def test_the_memory_of_allowed_requests_is_limited(monkeypatch):
             guard.check(request(RequestCode.SEND_MESSAGE_V2, name, send_to(topic + "x" * 300)))
     assert len(guard._allowed) <= 2
     assert all(len(known.requests) <= 8 for known in guard._allowed.values())
+
+
+# -- source addresses -------------------------------------------------------------------------------------------------
+
+
+def near(**others) -> Token:
+    return token("web", "p", **{"topics": ("orders",), "addresses": ("10.0.0.0/8", "::1")} | others)
+
+
+def sending(topic: str = "orders") -> RemotingCommand:
+    return request(RequestCode.SEND_MESSAGE_V2, "web", send_to(topic))
+
+
+def test_a_token_is_used_from_its_addresses_and_from_nowhere_else():
+    guard = RequestAuthorizer({"web": near()}, {})
+    for host in ("10.0.0.1", "[::ffff:10.2.3.4]", "[::1]", "10.0.0.1"):
+        guard.check(sending(), None, host)
+    for host in ("192.168.1.5", "[::ffff:192.168.1.5]", "[::2]", "unconnected", ""):
+        said = refused(guard, sending(), host)
+        assert f"token 'web' may not be used from {host.strip('[]') or 'an unknown address'}" in said
+        assert "10.0.0.0/8" not in said, "the networks help who has stolen the secret"
+
+
+def test_addresses_are_checked_before_permissions_and_after_the_signature():
+    guard = RequestAuthorizer({"web": near()}, {})
+    said = {refused(guard, sending(topic), "192.168.1.5") for topic in ("orders", "secrets", "nothing")}
+    assert len(said) == 1, "the same whatever the request names"
+    assert "no permission to publish" in refused(guard, sending("secrets"), "10.0.0.1")
+    forged = RemotingCommand(RequestCode.HEART_BEAT, ext=headers.write(sign(None, b"", Credentials("web", "guessed"))))
+    assert refused(guard, forged, "192.168.1.5") == refused(guard, forged, "10.0.0.1")
+
+
+def test_an_allowed_request_is_refused_from_another_address_and_once_the_list_is_changed():
+    tokens = {"web": near()}
+    guard = RequestAuthorizer(tokens, {})
+    for _ in range(2):
+        guard.check(sending(), None, "10.0.0.1")
+        refused(guard, sending(), "11.0.0.1")
+    tokens["web"] = near(addresses=("11.0.0.0/8",))
+    refused(guard, sending(), "10.0.0.1")
+    guard.check(sending(), None, "11.0.0.1")
+    tokens["web"] = near(addresses=())
+    guard.check(sending(), None, "10.0.0.1")
+
+
+def test_a_list_is_compared_once_for_each_peer_and_never_for_a_token_without_one(monkeypatch):
+    compared = []
+
+    def compare(addresses: tuple[str, ...], host: str) -> bool:
+        compared.append(host)
+        return True
+
+    monkeypatch.setattr(authorizer, "is_source_allowed", compare)
+    guard = RequestAuthorizer(TOKENS | {"web": near()}, {ADMIN.access_key: SecretStr(ADMIN.secret_key)})
+    for _ in range(3):
+        for host in ("10.0.0.1", "10.0.0.2"):
+            guard.check(sending(), None, host)
+            guard.check(request(RequestCode.SEND_MESSAGE_V2, "sender", send_to("T")), None, host)
+            guard.check(request(RequestCode.SEND_MESSAGE_V2, ADMIN.access_key, send_to("T")), None, host)
+    assert compared == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_the_memory_of_peers_is_limited(monkeypatch):
+    monkeypatch.setattr(authorizer, "HOSTS_CACHED_MAX", 8)
+    guard = RequestAuthorizer({"web": near()}, {})
+    for number in range(50):
+        guard.check(sending(), None, f"10.0.0.{number}")
+    assert all(len(known.hosts) <= 8 for known in guard._allowed.values())
 
 
 def test_every_request_that_a_broker_handles_is_in_the_table():

@@ -21,6 +21,7 @@ async def issue_token(
     *,
     topics: Iterable[str] | None = None,
     groups: Iterable[str] | None = None,
+    addresses: Iterable[str] | None = None,
     secret_key: str | None = None,
 ) -> Credentials:
     """Issue a token on every master, with the same secret, and return its credentials."""
@@ -35,7 +36,7 @@ async def issue_token(
                 )
         # Made here, so that a request whose answer is lost can be repeated, and no answer contains a secret.
         secret_key = secrets.token_hex(SECRET_BYTES)
-    body = bodies.write(IssueToken(name, kind, secret_key, _listed(topics), _listed(groups)))
+    body = bodies.write(IssueToken(name, kind, secret_key, _listed(topics), _listed(groups), _listed(addresses)))
     for address in masters.values():
         await session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
     return Credentials(name, secret_key)
@@ -48,11 +49,12 @@ async def change_token(
     *,
     topics: Iterable[str] | None = None,
     groups: Iterable[str] | None = None,
+    addresses: Iterable[str] | None = None,
 ) -> None:
     """Replace the permissions of a token on every master that has it."""
-    body = bodies.write(ChangeToken(name, kind, _listed(topics), _listed(groups)))
-    addresses = await _masters_with(session, name)
-    await gather_all(session.invoke(address, RequestCode.CHANGE_TOKEN, None, body) for address in addresses)
+    body = bodies.write(ChangeToken(name, kind, _listed(topics), _listed(groups), _listed(addresses)))
+    masters = await _masters_with(session, name)
+    await gather_all(session.invoke(address, RequestCode.CHANGE_TOKEN, None, body) for address in masters)
 
 
 async def fetch_tokens(session: ClientSession) -> list[TokenDescription]:
@@ -69,8 +71,8 @@ async def fetch_tokens(session: ClientSession) -> list[TokenDescription]:
 async def revoke_token(session: ClientSession, name: str) -> None:
     """Revoke a token on every master that has it."""
     body = bodies.write(RevokeToken(name))
-    addresses = await _masters_with(session, name)
-    await gather_all(session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in addresses)
+    masters = await _masters_with(session, name)
+    await gather_all(session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in masters)
 
 
 async def _masters_with(session: ClientSession, name: str) -> list[str]:
@@ -87,5 +89,5 @@ async def _tokens_on(session: ClientSession, address: str) -> dict[str, TokenDes
     return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
 
 
-def _listed(patterns: Iterable[str] | None) -> list[str] | None:
-    return None if patterns is None else list(patterns)
+def _listed(values: Iterable[str] | None) -> list[str] | None:
+    return None if values is None else list(values)

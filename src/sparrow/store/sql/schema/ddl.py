@@ -14,7 +14,7 @@ from sparrow.databases.url import Dialect
 from sparrow.model.priority import Priority
 from sparrow.store.sql.schema.table_names import table_name
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The version of the tables below; `hermes_schema` holds the versions of a database."""
 PARTITIONS_AHEAD = 3
 """How many partitions are ready from the current id on."""
@@ -219,6 +219,7 @@ _SHARED_TABLES = (
         created_at {time} NOT NULL DEFAULT 0,
         revoked_at {time},
         permissions {long_text},
+        addresses {long_text},
         UNIQUE (token)""",
     ),
     _Table(

@@ -43,12 +43,17 @@ class _StoredPermissions(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(_StoredPermissions).decode
+_decode_addresses = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def _permissions_of(token: Token) -> str | None:
     if is_unlimited(token) and token.kind == _type_of(token):
         return None
     return msgspec.json.encode(_StoredPermissions(token.kind, token.topics, token.groups)).decode()
+
+
+def _addresses_of(token: Token) -> str | None:
+    return msgspec.json.encode(token.addresses).decode() if token.addresses else None
 
 
 def _type_of(token: Token) -> str:
@@ -122,7 +127,7 @@ class SqlTokens:
         parse_token_kind(token.kind)
         if token.name in self._unreadable:
             raise self._unreadable[token.name]
-        permissions = _permissions_of(token)
+        permissions, addresses = _permissions_of(token), _addresses_of(token)
         known = self._known.get(token.name)
         if known is not None and known.secret == token.secret:
             await self._database.execute(
@@ -130,6 +135,7 @@ class SqlTokens:
                 token=token.name,
                 type=_type_of(token),
                 permissions=permissions,
+                addresses=addresses,
                 revoked=token.revoked_ms,
             )
         else:  # if another broker has just issued the name, that one counts
@@ -142,6 +148,7 @@ class SqlTokens:
                 created_at=token.created_ms,
                 revoked_at=token.revoked_ms,
                 permissions=permissions,
+                addresses=addresses,
             )
         await self._read(is_strict=False)
         if token.name not in self._known:
@@ -154,9 +161,8 @@ class SqlTokens:
         ids: dict[str, int] = {}
         unreadable: dict[str, UnreadableSecret] = {}
         decrypted: dict[bytes, bytes] = {}
-        for number, name, kind, stored, created_ms, revoked_ms, permissions in await self._database.fetch(
-            statements.SELECT_ALL
-        ):
+        rows = await self._database.fetch(statements.SELECT_ALL)
+        for number, name, kind, stored, created_ms, revoked_ms, permissions, addresses in rows:
             ids[name] = number
             if stored is None:
                 continue
@@ -181,6 +187,7 @@ class SqlTokens:
                 revoked_ms=revoked_ms,
                 topics=permitted.topics,
                 groups=permitted.groups,
+                addresses=() if addresses is None else _decode_addresses(addresses),
             )
         self._known.clear()
         self._known.update(known)

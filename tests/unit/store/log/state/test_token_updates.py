@@ -16,6 +16,7 @@ from sparrow.store.log.state.updates import TokenUpdate, decode_updates, encode_
 P = Token(id=1, name="appid-340101;sid-p0912", kind="p", secret=bytes(range(32)), created_ms=5)
 C = Token(id=2, name="billing", kind="c", secret=bytes(32), created_ms=6)
 GONE = msgspec.structs.replace(C, revoked_ms=9)
+NEAR = msgspec.structs.replace(P, addresses=("10.0.0.0/8", "2001:db8::1"))
 
 
 def test_the_newest_update_of_a_token_counts():
@@ -49,6 +50,24 @@ async def test_tokens_are_stored_and_returned_unchanged(tmp_path):
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
     async with LogStore(tmp_path, small_settings()) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
+
+
+async def test_source_addresses_survive_a_restart(tmp_path):
+    async with LogStore(tmp_path, small_settings()) as store:
+        await store.tokens.put(P)
+        await store.tokens.put(NEAR)
+    async with LogStore(tmp_path, small_settings()) as store:
+        assert await store.tokens.all() == {P.name: NEAR}
+        await store.tokens.put(P)
+    async with LogStore(tmp_path, small_settings()) as store:
+        assert await store.tokens.all() == {P.name: P}
+
+
+def test_a_token_that_was_stored_before_there_were_addresses_is_used_from_anywhere():
+    ((_, body),) = encode_updates([TokenUpdate(NEAR)])
+    stored = msgspec.json.decode(body)
+    assert stored[0]["token"].pop("addresses") == ["10.0.0.0/8", "2001:db8::1"]
+    assert decode_updates(msgspec.json.encode(stored), 0) == [TokenUpdate(P)]
 
 
 async def test_a_change_is_visible_at_once_in_all_nowait(tmp_path):

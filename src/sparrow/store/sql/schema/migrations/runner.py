@@ -24,6 +24,7 @@ from sparrow.store.sql.schema.migrations import (
     m0004_senders_and_ends,
     m0005_topic_name,
     m0006_token_permissions,
+    m0007_token_addresses,
 )
 from sparrow.store.sql.statements import upsert
 from sparrow.store.sql.statements.state import catalog as statements
@@ -42,6 +43,7 @@ MIGRATIONS = (
     Migration(4, m0004_senders_and_ends.apply),
     Migration(5, m0005_topic_name.apply),
     Migration(6, m0006_token_permissions.apply),
+    Migration(7, m0007_token_addresses.apply),
 )
 assert [migration.version for migration in MIGRATIONS] == list(range(2, ddl.SCHEMA_VERSION + 1))
 
