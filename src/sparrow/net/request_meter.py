@@ -46,14 +46,17 @@ class RequestMeter:
     def _count_answered(self, channel: Channel) -> None:
         """Count the requests that were answered at once, with the time that their read took."""
         duration_ms = (monotonic() - channel.read_began_s) * 1000
-        bucket = bisect_left(METER_BOUNDS_MS, duration_ms)
-        for code, count in self.answered.items():
-            histogram = self._by_code.get(code)
-            if histogram is None:
-                histogram = self._by_code[code] = self._counts(code, 0)
+        bucket = bisect_left(METER_BOUNDS_MS, duration_ms) if duration_ms > METER_BOUNDS_MS[0] else 0
+        answered, by_code = self.answered, self._by_code
+        while answered:
+            code, count = answered.popitem()
+            histogram = by_code.get(code) or self._first_answer(code)
             histogram.counts[bucket] += count
             histogram.sum += duration_ms * count
-        self.answered.clear()
+
+    def _first_answer(self, code: int) -> DurationHistogram:
+        histogram = self._by_code[code] = self._counts(code, 0)
+        return histogram
 
     def count_response(self, code: int, frame: bytes | None, began_s: float) -> None:
         """Count a request whose response may be an error; None: it was one-way."""
