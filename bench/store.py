@@ -30,8 +30,8 @@ from sparrow.model.topic import Topic
 from sparrow.settings import MIB, LogSettings
 from sparrow.store.log import LogStore
 from sparrow.store.log.commit_log.segment import Segment
-from sparrow.store.spi import Slice
-from sparrow.wire import columns
+from sparrow.store.spi import BatchFields, Slice
+from sparrow.wire import batch, columns
 
 QUEUE = Queue("bench", 0)
 BATCH_RECORDS = 8192
@@ -163,6 +163,36 @@ def single(count: int, rounds: int, goal: float | None) -> list[Row]:
     ]
 
 
+def batch_sends(size: int, rounds: int) -> list[Row]:
+    """Measure batches of 100 B bodies as they were sent, against a draft for each message."""
+    one = draft()
+    sent = batch.encode([(0, bytes(one.body), one.properties)] * size)
+    common = BatchFields(0, one.born_ms, bytes(8), 0, b"CLUSTER\x01DefaultCluster\x02")
+
+    def drafts() -> list[Draft]:
+        extra, born_ms, host = common.extra_properties, common.born_ms, common.born_host
+        return [
+            Draft(body=body, properties=own + extra, flag=flag, born_ms=born_ms, born_host=host)
+            for flag, body, own in batch.decode(sent)
+        ]
+
+    def cost_us(append: Callable[[], object]) -> float:
+        began_s = time.thread_time()
+        append()
+        return (time.thread_time() - began_s) / size * 1e6
+
+    with folder_on_disk() as folder, new_store(folder) as store:
+        whole, single_drafts = [], []
+        for _ in range(rounds):
+            whole.append(cost_us(lambda: store.append_batch_nowait(QUEUE, sent, common)))
+            single_drafts.append(cost_us(lambda: store.append_nowait(QUEUE, drafts())))
+    name = f"append of a batch of {size}, CPU a message"
+    return [
+        Row(name, min(whole), "µs"),
+        Row(f"{name}, against a draft for each", min(whole) / min(single_drafts), "x"),
+    ]
+
+
 # -- synchronous flush ------------------------------------------------------------------------------------------------
 
 
@@ -288,10 +318,23 @@ def main() -> None:
     pa.set_cpu_count(1)
     if is_smoke():
         rows = [*bulk(1024, 16 * MIB, 1, None), *bulk(100, 8 * MIB, 1, None)]
-        rows += [*single(2_000, 1, None), *sync_flush(640, 1, None), *slow_disk(640), *reads(16 * MIB, 50)]
+        rows += [
+            *single(2_000, 1, None),
+            *batch_sends(100, 5),
+            *sync_flush(640, 1, None),
+            *slow_disk(640),
+            *reads(16 * MIB, 50),
+        ]
     else:
         rows = [*bulk(1024, 640 * MIB, 5, 0.5), *bulk(100, 256 * MIB, 3, None)]
-        rows += [*single(100_000, 3, 12.0), *sync_flush(25_600, 5, 0.8), *slow_disk(25_600), *reads(512 * MIB, 5_000)]
+        rows += [
+            *single(100_000, 3, 12.0),
+            *batch_sends(100, 200),
+            *batch_sends(1_000, 50),
+            *sync_flush(25_600, 5, 0.8),
+            *slow_disk(25_600),
+            *reads(512 * MIB, 5_000),
+        ]
     report("store", rows)
 
 

@@ -39,8 +39,7 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         """Create a dispatcher; `check` raises the error that the peer gets.
 
         It receives the challenge of the connection, if the peer has asked for one, and the address of the peer without
-        its port. Refusals, and the actions that
-        `audit` has, are logged there.
+        its port. Refusals, and the actions that `audit` has, are logged there.
         """
         super().__init__(context, handlers, plain, body_limits=body_limits)
         self._check, self._audit = check, audit
