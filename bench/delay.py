@@ -55,7 +55,7 @@ def arrivals(port: int, topic: str, count: int, *, within_s: float) -> Iterator[
             assert time.monotonic() < deadline, f"{seen} of {count} messages arrived within {within_s} s"
             opaque += 1
             flag = SUBSCRIPTION_FLAG | SUSPEND_FLAG
-            header = PullMessage("bench", topic, 0, offset, 1024, flag, 0, 5_000, 0, "*", "TAG")
+            header = PullMessage("bench", topic, 0, offset, 1024, flag, 0, 5_000, 0, "*", "TAG", accepts_many=True)
             link.sendall(encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header))))
             answers: list[RemotingCommand] = []
             while not answers:

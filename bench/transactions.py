@@ -40,7 +40,9 @@ def commit_frame(opaque: int, queue_offset: int, physical_offset: int) -> bytes:
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
-    header = PullMessage("bench", "bench", 0, offset, 1024, SUBSCRIPTION_FLAG | SUSPEND_FLAG, 0, 5_000, 0, "*", "TAG")
+    header = PullMessage(
+        "bench", "bench", 0, offset, 1024, SUBSCRIPTION_FLAG | SUSPEND_FLAG, 0, 5_000, 0, "*", "TAG", accepts_many=True
+    )
     return encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header)))
 
 

@@ -18,6 +18,7 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand
 
 _INLINE = (
+    RequestCode.END_TRANSACTION,
     RequestCode.SEND_MESSAGE,
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,

@@ -424,7 +424,7 @@ ODD_BODIES = [
     b"a=b\n",
     b"\xff",
 ]
-LISTENS_TO_ANYBODY = sorted({int(code) for code in dispatch.HANDLERS} | {10, 11, 310, 320, 361})
+LISTENS_TO_ANYBODY = sorted({int(code) for code in dispatch.HANDLERS} | {10, 11, 37, 310, 320, 361})
 
 
 @st.composite

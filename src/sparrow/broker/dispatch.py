@@ -20,7 +20,8 @@ from sparrow.broker.pop.pop import PopHandler
 from sparrow.broker.produce import reply, staging
 from sparrow.broker.produce.send import SendHandler
 from sparrow.broker.query import messages
-from sparrow.broker.transactions import end_transaction, half_message_list
+from sparrow.broker.transactions import half_message_list
+from sparrow.broker.transactions.end_transaction import EndTransactionHandler
 from sparrow.model.errors import NotLeader
 from sparrow.net.audit_log import AuditLog
 from sparrow.net.dispatcher import (
@@ -41,7 +42,6 @@ _CAPABILITIES = (
     offsets,
     messages,
     retry,
-    end_transaction,
     half_message_list,
     recall,
     delayed_list,
@@ -58,7 +58,7 @@ _ADMINISTRATION = (topics, groups, consumer_progress, connections, runtime, cons
 HANDLERS: dict[int, RequestHandler[Broker]] = {
     code: handler for part in (*_CAPABILITIES, *_ADMINISTRATION) for code, handler in part.HANDLERS.items()
 }
-
+INLINE_HANDLERS = (SendHandler, EndTransactionHandler, PullHandler, PopHandler, AckHandler)
 
 _MESSAGE_REQUESTS = (
     RequestCode.SEND_MESSAGE,
@@ -116,8 +116,7 @@ async def _refuse_at_follower(_: Header, broker: Broker, _call: RequestContext) 
 
 def make_follower_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
     """Return the request dispatcher of a follower. Requests that need the leader are refused."""
-    leader_only = (SendHandler(broker), PopHandler(broker), AckHandler(broker))
-    refused = [*HANDLERS, *(code for part in leader_only for code in part.handlers())]
+    refused = [*HANDLERS, *(code for part in INLINE_HANDLERS for code in part(broker).handlers())]
     handlers: dict[int, RequestHandler[Broker]] = dict.fromkeys(refused, _refuse_at_follower)
     handlers |= {code: HANDLERS[code] for code in FOLLOWER_CODES}
     return _guarded(broker, handlers, FollowerPullHandler(broker).handlers())
@@ -126,10 +125,9 @@ def make_follower_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
 def make_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
     """Return the request dispatcher of a broker.
 
-    Sends, pulls, pops and acknowledgements are inline handlers: plain functions that need no task.
+    Sends, ends of transactions, pulls, pops and acknowledgements are inline handlers: functions that need no task.
     """
-    parts = (SendHandler(broker), PullHandler(broker), PopHandler(broker), AckHandler(broker))
-    plain = {code: handler for part in parts for code, handler in part.handlers().items()}
+    plain = {code: handler for part in INLINE_HANDLERS for code, handler in part(broker).handlers().items()}
     dispatcher = _guarded(broker, HANDLERS, plain)
     broker.requests = dispatcher.meter = RequestMeter()
     return dispatcher

@@ -152,6 +152,8 @@ class RequestDispatcher(Generic[C]):
         except Exception as error:
             response = encode_error(command, error, peer=channel.address)
         if response is None:
+            if self.meter is not None and command.flag & ONE_WAY_FLAG:  # else it is parked
+                self.meter.count_response(command.code, None, channel.read_began_s)
             return
         if isinstance(response, bytes):
             channel.write(response)

@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 from sparrow.broker.context import Broker
-from sparrow.broker.transactions.spi import TransactionNotEnded
+from sparrow.broker.transactions.spi import EndedTransaction, PendingEnd, TransactionNotEnded
 from sparrow.model.errors import NotEnoughReplicas
 from sparrow.model.permissions import TokenAction
-from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.net.channel import Channel
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, encode_response
 from sparrow.store.spi import wait_durable
+from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.frame import ONE_WAY_FLAG
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
 from sparrow.wire.headers import EndTransaction, EndTransactionResponse
 
 
-async def end_transaction(
-    request: EndTransaction, broker: Broker, call: RequestContext
-) -> EndTransactionResponse | HandlerResponse:
-    """Commit or roll back. Most producers send this one-way; others get the answer when the message is durable."""
-    try:
-        ended = await broker.transactions.end(
-            request, may_publish=lambda topic: broker.may(call.command, TokenAction.PUBLISH, topic)
-        )
-    except TransactionNotEnded as refusal:
-        return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=str(refusal))
-    except NotEnoughReplicas as error:
-        # Not 1, as for sends: here it would mean that there is no such half message.
-        return HandlerResponse(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-    if ended.appended is not None:
-        broker.counters.count_send(ended.appended.queue.topic, 1, 0)
-    if not call.command.flag & ONE_WAY_FLAG:
-        await wait_durable(broker.store, broker.store.written)
-    return EndTransactionResponse(ended.outcome)
+class EndTransactionHandler:
+    """Handles the end of transactions (37). Most producers send it one-way, and need no task then."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._transactions = broker, broker.transactions
+
+    def handlers(self) -> dict[int, InlineHandler]:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, command: RemotingCommand, _: Channel) -> InlineResult:
+        request = headers.read(EndTransaction, command.ext)
+        try:
+            pending = self._transactions.end(
+                request, may_publish=lambda topic: self._broker.may(command, TokenAction.PUBLISH, topic)
+            )
+        except (TransactionNotEnded, NotEnoughReplicas) as error:
+            return encode_response(command, _refusal(error))
+        if isinstance(pending, EndedTransaction) and command.flag & ONE_WAY_FLAG:
+            self._count(pending)
+            return None
+        return self._answer(command, pending)
+
+    async def _answer(self, command: RemotingCommand, pending: PendingEnd) -> bytes | None:
+        """Answer when the message is durable."""
+        try:
+            ended = pending if isinstance(pending, EndedTransaction) else await pending
+        except (TransactionNotEnded, NotEnoughReplicas) as error:
+            return encode_response(command, _refusal(error))
+        self._count(ended)
+        if not command.flag & ONE_WAY_FLAG:
+            await wait_durable(self._broker.store, self._broker.store.written)
+        return encode_response(command, HandlerResponse(EndTransactionResponse(ended.outcome)))
+
+    def _count(self, ended: EndedTransaction) -> None:
+        if ended.appended is not None:
+            self._broker.counters.count_send(ended.appended.queue.topic, 1, 0)
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.END_TRANSACTION: end_transaction}
+def _refusal(error: TransactionNotEnded | NotEnoughReplicas) -> HandlerResponse:
+    # Too few replicas are not answered with 1, as for sends: here it would mean that there is no such half message.
+    is_refused = isinstance(error, TransactionNotEnded)
+    code = ResponseCode.SYSTEM_ERROR if is_refused else ResponseCode.SERVICE_NOT_AVAILABLE
+    return HandlerResponse(code=code, remark=str(error))

@@ -31,14 +31,13 @@ from sparrow.broker.transactions.half_messages import (
     half_message_of,
 )
 from sparrow.broker.transactions.log_half_list import list_half_messages
-from sparrow.broker.transactions.spi import EndedTransaction, EndOutcome, TransactionNotEnded
+from sparrow.broker.transactions.spi import EndedTransaction, EndOutcome, PendingEnd, TransactionNotEnded
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     CHECK_LIMIT_TOPIC,
     PROPERTY_CHECK_TIMES,
-    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     TRANSACTION_GROUP,
@@ -51,7 +50,7 @@ from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.bodies import HalfMessages, ListHalfMessages
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import parse_whole_number, property_value, set_properties
+from sparrow.wire.properties import set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -113,30 +112,34 @@ class LogTransactionCoordinator:
         values = {PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = set_properties(draft.properties, values)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
+        half = half_message_of(draft.properties)
         appended = self._store.append_nowait(HALF_QUEUE, (draft,))
-        self._halves[appended.offset] = half_message_of(
-            draft.properties, appended.physical_offsets[0], appended.store_ms
-        )
+        half.physical_offset, half.stored_ms = appended.physical_offsets[0], appended.store_ms
+        self._halves[appended.offset] = half
         return appended
 
-    async def end(
-        self, request: EndTransaction, *, may_publish: Callable[[str], bool] = lambda topic: True
-    ) -> EndedTransaction:
-        """Commit or roll back."""
+    def end(self, request: EndTransaction, *, may_publish: Callable[[str], bool] = lambda topic: True) -> PendingEnd:
+        """Commit or roll back, at once if the half message is still in memory."""
         if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
             return EndedTransaction(EndOutcome.UNDECIDED)
-        offset = request.half_queue_offset
-        half = self._halves.get(offset)
+        half = self._halves.get(request.half_queue_offset)
         if half is None or not may_publish(half.topic):
             return EndedTransaction(EndOutcome.NOT_FOUND)
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"there is no half message at physical offset {request.half_physical_offset}")
-        draft = record.draft_from_record(await self._record(offset, half))
-        if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
+        if not half.group or half.group != request.group:
             raise TransactionNotEnded(f"it was not started by group {request.group!r}")
-        # No await from here on, so that only one of two concurrent requests finds it unfinished.
-        if offset not in self._halves:
+        raw = self._record_in_memory(request.half_queue_offset, half)
+        return self._end_later(request, half) if raw is None else self._end(request, half, raw)
+
+    async def _end_later(self, request: EndTransaction, half: HalfMessage) -> EndedTransaction:
+        return self._end(request, half, await self._record(request.half_queue_offset, half))
+
+    def _end(self, request: EndTransaction, half: HalfMessage, raw: bytes) -> EndedTransaction:
+        offset = request.half_queue_offset
+        if offset not in self._halves:  # another request has ended it while this one waited for its record
             return EndedTransaction(EndOutcome.NOT_FOUND)
+        draft = record.draft_from_record(raw)
         duration_ms = self._now_ms() - half.stored_ms
         if request.verdict == TRANSACTION_COMMITTED:
             ended = EndedTransaction(EndOutcome.COMMITTED, self._commit(half, draft))
@@ -147,29 +150,32 @@ class LogTransactionCoordinator:
         self._finish(offset)
         return ended
 
-    async def _record(self, offset: int, half: HalfMessage) -> memoryview | bytes:
-        """Return the stored half message. Most are still in memory."""
+    def _record_in_memory(self, offset: int, half: HalfMessage) -> bytes | None:
+        """Return the stored half message; None: it must be read from disk."""
         found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
-        raw: memoryview | bytes | None = None
-        if isinstance(found, Slice) and found.sizes:
-            raw = bytes(found.buffers[0])
-        elif found is None:
-            raw = await self._store.record_at(half.physical_offset)
+        if found is None:
+            return None
+        return self._checked(half, bytes(found.buffers[0]) if isinstance(found, Slice) and found.sizes else None)
+
+    async def _record(self, offset: int, half: HalfMessage) -> bytes:
+        """Return the stored half message. Most are still in memory."""
+        raw = self._record_in_memory(offset, half)
+        if raw is None:
+            stored = await self._store.record_at(half.physical_offset)
+            raw = self._checked(half, None if stored is None else bytes(stored))
+        return raw
+
+    def _checked(self, half: HalfMessage, raw: bytes | None) -> bytes:
         if raw is None or record.physical_offset_of(raw) != half.physical_offset:
             raise TransactionNotEnded("its half message cannot be read, or not yet")
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = (
-            property_value(draft.properties, PROPERTY_REAL_TOPIC),
-            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
-        )
-        number = parse_whole_number(queue_id)
-        if topic is None or number is None:
+        if not half.topic or half.queue_id is None:
             raise TransactionNotEnded("its half message has no destination")
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = half.physical_offset
-        return self._store.append_nowait(Queue(topic, number), (draft,))
+        return self._store.append_nowait(Queue(half.topic, half.queue_id), (draft,))
 
     def _finish(self, offset: int) -> None:
         """Mark a transaction as finished, even if the op record cannot be written now."""
@@ -244,13 +250,14 @@ class LogTransactionCoordinator:
     def _load_half(self, raw: memoryview) -> None:
         try:
             message = record.decode(raw, verify_crc=False, expand=False)
-            half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
+            half = half_message_of(record.properties_of(raw))
         except ProtocolError as cause:
             log.error(
                 "the half message at queue offset %(offset)s cannot be decoded: %(error)s; it is skipped",
                 {"offset": record.queue_offset_of(raw), "error": cause},
             )
             return
+        half.physical_offset, half.stored_ms = message.physical_offset, message.store_ms
         self._halves[message.queue_offset] = half
 
     async def _records(self, queue: Queue, offset: int) -> AsyncIterator[memoryview]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -45,6 +45,10 @@ class EndedTransaction(NamedTuple):
     """Where the message became visible, if it was committed."""
 
 
+PendingEnd = EndedTransaction | Awaitable[EndedTransaction]
+"""The result, or an awaitable of it if the half message must be read from disk or from a database first."""
+
+
 class TransactionCoordinator(Protocol):
     """Stores half messages, ends transactions, and checks back with producers that did not end theirs."""
 
@@ -52,9 +56,7 @@ class TransactionCoordinator(Protocol):
         """Store a half message. Consumers see it in `queue` once its producer has committed it."""
         ...
 
-    async def end(
-        self, request: EndTransaction, *, may_publish: Callable[[str], bool] = lambda topic: True
-    ) -> EndedTransaction:
+    def end(self, request: EndTransaction, *, may_publish: Callable[[str], bool] = lambda topic: True) -> PendingEnd:
         """Commit or roll back. A half message for a topic to which the sender may not publish is not found.
 
         Raises `TransactionNotEnded` if the request does not match the half message.

@@ -10,11 +10,7 @@ from pydantic import SecretStr
 from sparrow.broker.access import authorizer
 from sparrow.broker.access.authorizer import RequestAuthorizer
 from sparrow.broker.access.requirements import EVERYTHING, REQUIREMENTS
-from sparrow.broker.consume.pull import PullHandler
-from sparrow.broker.dispatch import HANDLERS
-from sparrow.broker.pop.ack import AckHandler
-from sparrow.broker.pop.pop import PopHandler
-from sparrow.broker.produce.send import SendHandler
+from sparrow.broker.dispatch import HANDLERS, INLINE_HANDLERS
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.model.permissions import TokenAction
 from sparrow.model.queue import Queue, QueueRef
@@ -487,7 +483,7 @@ def test_the_memory_of_peers_is_limited(monkeypatch):
 
 def test_every_request_that_a_broker_handles_is_in_the_table():
     """Unlisted requests need to administer everything; this test makes sure that it was decided for each."""
-    inline = {code for part in (SendHandler, PullHandler, PopHandler, AckHandler) for code in _inline_codes(part)}
+    inline = {code for part in INLINE_HANDLERS for code in _inline_codes(part)}
     handled = {int(code) for code in HANDLERS} | inline
     assert {code for code in handled if code not in REQUIREMENTS} == set()
     assert {code for code in REQUIREMENTS if code not in handled} == set()
