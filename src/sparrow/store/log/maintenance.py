@@ -173,8 +173,7 @@ class LogMaintenance:
         self._sync_log()
         self.catch_up_key_index()
         self.flush_queues()
-        for queue in self._queues:
-            queue.sync()
+        self._queues.sync()
         mark = self._index.mark()
         self._state.snapshot()
         files.save(self._path / files.CHECKPOINT_FILE, Checkpoint(end, ends, mark, emptied))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
@@ -47,8 +47,8 @@ class ConsumeQueue:
         "_file_bytes",
         "_folder",
         "_recent",
+        "_unsynced",
         "delay_ms",
-        "directory",
         "end",
         "expired_to",
         "first",
@@ -59,18 +59,18 @@ class ConsumeQueue:
         "queue",
         "topic_bytes",
         "topic_field",
-        "unsynced",
         "visible_end",
     )
 
-    def __init__(self, queue: Queue, directory: Path, file_entries: int) -> None:
+    def __init__(self, queue: Queue, directory: Path, file_entries: int, unsynced: set[str] | None = None) -> None:
+        """Create a queue without entries. `write_out` adds to `unsynced` the files and folders to be synced."""
         self.queue = queue
         self.topic_bytes = queue.topic.encode()
         self.topic_field = topic_field(self.topic_bytes)
         self.delay_ms = level_delay_ms(*queue)
         """The delay of a queue of delayed messages, whose tags codes are delivery times; else None."""
-        self.directory = directory
-        self._folder = str(directory)  # readers build paths often, and pathlib is slow
+        self._folder = str(directory)  # readers build paths often, and pathlib is slow and large
+        self._unsynced = set() if unsynced is None else unsynced
         self.first = QueueOffset(0)
         self.expired_to = QueueOffset(0)
         """Messages below this offset have expired, though the log may still contain them."""
@@ -86,12 +86,14 @@ class ConsumeQueue:
         """Whether it is the state queue, which only the store may append to."""
         self.is_deleted = False
         """Whether its topic was deleted: then nothing may be appended."""
-        self.unsynced: set[Path] = set()
-        """Files that were written, and folders in which files were created, since the last `sync`."""
         self._file_bytes = file_entries * ENTRY_BYTES
         # Offset and bytes of the entries in memory: one tuple, so that other threads see a consistent pair.
         self._recent = (0, bytearray())
         self._end_seen = 0
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._folder)
 
     @property
     def bounds(self) -> QueueBounds:
@@ -170,7 +172,7 @@ class ConsumeQueue:
         while at < end:
             base = at - at % self._file_bytes
             stop = min(end, base + self._file_bytes)
-            part = _read(f"{self._folder}/{base:020d}", at - base, stop - at)
+            part = _read(self._path(base), at - base, stop - at)
             parts.append(part[: len(part) - len(part) % ENTRY_BYTES])
             parts.append(_FILLER * ((stop - at) // ENTRY_BYTES - len(part) // ENTRY_BYTES))
             at = stop
@@ -187,7 +189,7 @@ class ConsumeQueue:
         recent_from, recent = self._recent
         data = bytes(recent[(self.flushed - recent_from) * ENTRY_BYTES :])
         at = self.flushed * ENTRY_BYTES
-        self.directory.mkdir(parents=True, exist_ok=True)
+        os.makedirs(self._folder, exist_ok=True)
         while data:
             base = at - at % self._file_bytes
             part, data = data[: base + self._file_bytes - at], data[base + self._file_bytes - at :]
@@ -200,7 +202,8 @@ class ConsumeQueue:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size < self._file_bytes:
-                self.unsynced |= {self.directory, self.directory.parent, self.directory.parent.parent}
+                folder, topic_folder = self._folder, os.path.dirname(self._folder)
+                self._unsynced |= {folder, topic_folder, os.path.dirname(topic_folder)}
                 os.ftruncate(fd, self._file_bytes)
                 if at and self.first * ENTRY_BYTES == base + at:
                     os.pwrite(fd, ENTRY.pack(0, FILLER_SIZE, 0) * (at // ENTRY_BYTES), 0)
@@ -209,7 +212,7 @@ class ConsumeQueue:
                 written += os.pwrite(fd, part[written:], at + written)
         finally:
             os.close(fd)
-        self.unsynced.add(path)
+        self._unsynced.add(path)
 
     def trim_recent(self) -> None:
         """Free memory: an idle queue keeps no entries, a busy one its newest. The caller holds the writer's lock."""
@@ -221,27 +224,13 @@ class ConsumeQueue:
         if drop > 0:
             self._recent = (recent_from + drop, recent[drop * ENTRY_BYTES :])
 
-    def sync(self) -> None:
-        """Sync the files that were written since the last call, and the folders of new ones."""
-        while self.unsynced:
-            path = self.unsynced.pop()
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                sync = os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync
-                sync(fd)
-            finally:
-                os.close(fd)
-
     # -- load and truncation ------------------------------------------------------------------------------------------
 
     def files(self) -> list[int]:
         """Return the byte offsets at which the files on disk begin, ascending."""
-        if not self.directory.is_dir():
+        if not os.path.isdir(self._folder):
             return []
-        return sorted(int(name) for name in os.listdir(self.directory) if name.isascii() and name.isdecimal())
+        return sorted(int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdecimal())
 
     def load(self, log_first: int, log_end: int, likely_end: int = 0) -> None:
         """Load the range of entries that point into [log_first, log_end) of the log.
@@ -278,7 +267,7 @@ class ConsumeQueue:
         bases = self.files()
         if any(base != bases[0] + number * self._file_bytes for number, base in enumerate(bases)):
             return False
-        if any(self._path(base).stat().st_size != self._file_bytes for base in bases):
+        if any(os.stat(self._path(base)).st_size != self._file_bytes for base in bases):
             return False
         start = max(self.first, self.end - 2 * self._file_bytes // ENTRY_BYTES)
         raw = self.entries(start, self.end - start)
@@ -317,7 +306,7 @@ class ConsumeQueue:
         end = self.flushed * ENTRY_BYTES
         for base in self.files():
             if base >= end and base > 0:
-                self._path(base).unlink(missing_ok=True)
+                _unlink(self._path(base))
             elif base + self._file_bytes > end:
                 os.truncate(self._path(base), max(0, end - base))
                 os.truncate(self._path(base), self._file_bytes)
@@ -327,7 +316,7 @@ class ConsumeQueue:
         self.advance_first(log_first)
         for base in self.files()[:-1]:
             if (base + self._file_bytes) // ENTRY_BYTES <= self.first:
-                self._path(base).unlink(missing_ok=True)
+                _unlink(self._path(base))
 
     def detach(self) -> None:
         """Write nothing from now on: the files are no longer this object's."""
@@ -336,10 +325,10 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         self.detach()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, base: int) -> Path:
-        return self.directory / f"{base:020d}"
+    def _path(self, base: int) -> str:
+        return f"{self._folder}/{base:020d}"
 
 
 def _read(path: str, at: int, length: int) -> bytes:
@@ -351,3 +340,8 @@ def _read(path: str, at: int, length: int) -> bytes:
         return os.pread(fd, length, at)
     finally:
         os.close(fd)
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

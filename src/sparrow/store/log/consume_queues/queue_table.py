@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,8 @@ class ConsumeQueueTable:
     def __init__(self, directory: Path, file_entries: int) -> None:
         self.directory, self.file_entries = directory, file_entries
         self._queues: dict[Queue, ConsumeQueue] = {}
+        self._unsynced: set[str] = set()
+        """Files that were written, and folders in which files were created, since the last `sync`."""
         self.get = self._queues.get
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -30,7 +33,8 @@ class ConsumeQueueTable:
         found = self._queues.get(queue)
         if found is None:
             assert is_legal_name(queue.topic), "the topic is used as a folder name"
-            found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self.file_entries)
+            directory = self.directory / queue.topic / str(queue.id)
+            found = ConsumeQueue(queue, directory, self.file_entries, self._unsynced)
             found.is_internal = queue.topic == STATE_QUEUE.topic
             self._queues[queue] = found
         return found
@@ -40,6 +44,12 @@ class ConsumeQueueTable:
         for topic, queue_id in list_queues(self.directory):
             likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
             self.get_or_create(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
+
+    def sync(self) -> None:
+        """Sync the files that were written since the last call, and the folders of new ones."""
+        for path in sorted(self._unsynced):
+            _sync(path)
+            self._unsynced.discard(path)
 
     def ends(self) -> dict[str, dict[int, int]]:
         """Return topic -> id -> end of all queues that ever had a message."""
@@ -81,6 +91,18 @@ class ConsumeQueueTable:
         for queue in self:
             queue.delete()
         self._queues.clear()
+
+
+def _sync(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # its queue was deleted
+        return
+    try:
+        sync = os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync
+        sync(fd)
+    finally:
+        os.close(fd)
 
 
 def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
