@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import uvloop
+
 from _harness import Row, folder_on_disk, is_smoke, report
 from _replica_set import CLUSTER, ReplicaProcesses, replica_processes
 from broker import BODY, IN_FLIGHT, Load, broker, cpu_of, send_frame
@@ -267,7 +269,7 @@ def catch_up(processes: ReplicaProcesses, folder: Path) -> list[Row]:
         load.round(frames)
     victim = next(one for one in processes.replicas.values() if one is not leader)
     victim.kill()
-    wall, cpu = asyncio.run(copy_rate(processes, folder / "empty", victim.replica_id))
+    wall, cpu = uvloop.run(copy_rate(processes, folder / "empty", victim.replica_id))
     return [
         Row("catch-up of an empty replica", wall, "MB/s", goal(300)),
         Row("catch-up of an empty replica, by CPU time of the busier side", cpu, "MB/s"),
