@@ -61,6 +61,10 @@ _MQADMIN = """\
 | `printMsg`, `printMsgByQueue`, `consumeMessage` | `sparrow tail TOPIC --from first --exit-at-end` |
 | `sendMessage` | `sparrow send TOPIC BODY` |
 | `checkMsgSendRT` | `sparrow bench --name-servers … --only send` |
+| `createUser`, `createAcl` | `sparrow token issue NAME --type pc --topic 'orders-*' --group GROUP` |
+| `updateUser`, `updateAcl` | `sparrow token change NAME --type pc --topic 'orders-*' --group GROUP` |
+| `listUser`, `listAcl`, `getUser`, `getAcl` | `sparrow token list`, `sparrow token show NAME` |
+| `deleteUser` | `sparrow token revoke NAME` |
 | `clusterList`, `brokerStatus`, `getBrokerConfig` | `sparrow doctor`, `sparrow settings` |
 | `haStatus`, `getSyncStateSet` | `sparrow cluster status` |
 """

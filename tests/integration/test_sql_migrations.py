@@ -203,6 +203,28 @@ async def test_migration_keeps_the_permissions_of_tokens_and_limits_none_to_addr
     assert await versions(empty) == list(range(1, SCHEMA_VERSION + 1))
 
 
+async def test_migration_keeps_what_tokens_may_do_and_disables_none(empty, database_url, monkeypatch):
+    await create_version_1(empty)
+    monkeypatch.setattr(runner, "MIGRATIONS", tuple(each for each in MIGRATIONS if each.version < 8))
+    await prepare_schema(empty, 1)
+    await empty.execute(
+        "INSERT INTO meta_token (token, type, secret, created_at, permissions, addresses)"
+        " VALUES ('shop', 'p', :secret, 1, :permissions, :addresses)",
+        secret=bytes(range(32)),
+        permissions='{"kind":"pc","topics":["orders-*"],"groups":["shop"]}',
+        addresses='["10.0.0.0/8"]',
+    )
+    monkeypatch.setattr(runner, "MIGRATIONS", MIGRATIONS)
+    async with await SqlStore.open(database_url) as store:
+        token = (await store.tokens.all())["shop"]
+        assert token.permissions == ("pc", ("orders-*",), ("shop",), ("10.0.0.0/8",))
+        assert (token.acl, token.disabled_ms) == (None, None)
+        await store.tokens.put(msgspec.structs.replace(token, acl=(), disabled_ms=5))
+        token = (await store.tokens.all())["shop"]
+        assert (token.acl, token.disabled_ms) == ((), 5)
+    assert await versions(empty) == list(range(1, SCHEMA_VERSION + 1))
+
+
 async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):
     await create_version_1(empty)
     assert [finding.what for finding in await check_store(empty)] == [

@@ -5,13 +5,20 @@ from typing import NamedTuple
 
 from tests.interop.java import JavaClient
 
+from sparrow.model.token import Credentials
+
 
 class Mqadmin(NamedTuple):
     java: JavaClient
+    credentials: Credentials | None = None
+    """Sign the requests."""
 
     def run(self, verb: str, *words: str) -> str:
         """Return all output, including the stack trace of a failure."""
-        printed: str = self.java.order("mqadmin", words=[verb, *words])
+        keys = {}
+        if self.credentials is not None:
+            keys = {"accessKey": self.credentials.access_key, "secretKey": self.credentials.secret_key}
+        printed: str = self.java.order("mqadmin", words=[verb, *words], **keys)
         return printed
 
     def table(self, verb: str, *words: str) -> list[dict[str, str]]:

@@ -26,6 +26,7 @@ from sparrow.broker.transactions.spi import TransactionCoordinator
 from sparrow.model.permissions import TokenAction
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
+from sparrow.net.dispatcher import RequestContext
 from sparrow.net.peer_access import PeerAccess
 from sparrow.net.request_meter import RequestMeter
 from sparrow.settings import BrokerSettings
@@ -101,6 +102,8 @@ class Broker:
     """Held by the scan of many queues (`query.queue_scan`) that runs now."""
     listing_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a list of all topics, groups or offsets is encoded, in a thread."""
+    token_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a token is read and changed."""
     broker_id: int = 0
     """The broker's id among brokers of the same name. Clients send to id 0."""
     is_follower: bool = False
@@ -158,9 +161,9 @@ class Broker:
             return 0
         return self.store.tokens.id_nowait(decode_ext_fields(command.ext).get(ACCESS_KEY_FIELD, ""))
 
-    def may(self, command: RemotingCommand, action: TokenAction, topic: str, group: str | None = None) -> bool:
+    def may(self, call: RequestContext, action: TokenAction, topic: str, group: str | None = None) -> bool:
         """Return whether the sender of a request may take an action on a topic that the request does not name."""
-        return self.authorizer is None or self.authorizer.may(command, action, topic, group)
+        return self.authorizer is None or self.authorizer.may(call.command, action, topic, group, call.channel.host)
 
     @property
     def name(self) -> str:

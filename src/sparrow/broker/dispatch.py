@@ -6,7 +6,17 @@ from collections.abc import Mapping
 
 from sparrow.broker.access.audited_requests import AUDITED_CODES, describe_targets
 from sparrow.broker.access.authorizer import RequestAuthorizer
-from sparrow.broker.admin import connections, consumer_control, consumer_progress, groups, runtime, tokens, topics
+from sparrow.broker.admin import (
+    acls,
+    connections,
+    consumer_control,
+    consumer_progress,
+    groups,
+    runtime,
+    tokens,
+    topics,
+    users,
+)
 from sparrow.broker.catalog import offsets, queue_bounds, queue_locks
 from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume import resend, retry
@@ -53,7 +63,7 @@ _CAPABILITIES = (
     queue_bounds,
     staging,
 )
-_ADMINISTRATION = (topics, groups, consumer_progress, connections, runtime, consumer_control, tokens)
+_ADMINISTRATION = (topics, groups, consumer_progress, connections, runtime, consumer_control, tokens, users, acls)
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
     code: handler for part in (*_CAPABILITIES, *_ADMINISTRATION) for code, handler in part.HANDLERS.items()
@@ -104,6 +114,10 @@ FOLLOWER_CODES = frozenset(
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.GET_BROKER_CONFIG,
         RequestCode.LIST_TOKENS,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
     }
 )
 """What a follower serves beside pulls: it reads, and notes which clients are there."""
@@ -142,6 +156,7 @@ def _guarded(
         broker.store.tokens.all_nowait(),
         broker.settings.admin_tokens,
         requires_challenge=broker.settings.auth_requires_challenge,
+        cluster=broker.settings.cluster,
     )
     audit = AuditLog(AUDITED_CODES, describe_targets)
     return GuardedRequestDispatcher(broker, handlers, plain, check=guard.check, audit=audit, body_limits=_BODY_LIMITS)

@@ -72,13 +72,19 @@ def parse_patterns(patterns: Iterable[str] | None, what: str) -> tuple[str, ...]
     if not found or len(found) > PATTERNS_MAX:
         raise Refused(f"a token has 1 to {PATTERNS_MAX} patterns of {what}s, not {len(found)}: use * for all of them")
     for pattern in found:
-        if not pattern or len(pattern) > PATTERN_CHARS_MAX or not _LEGAL.fullmatch(pattern):
-            raise Refused(
-                f"{pattern[:PATTERN_CHARS_MAX]!r} is no pattern of {what}s: use a name, a prefix and * (orders-*), or *"
-            )
-        if what == "topic" and pattern.startswith(GROUP_TOPIC_PREFIXES):
-            raise Refused(f"{pattern!r} is a topic of a group: permit the group instead, its topics follow it")
+        validate_pattern(pattern, what)
     return (EVERY_NAME,) if EVERY_NAME in found else found
+
+
+def validate_pattern(pattern: str, what: str) -> str:
+    """Return a pattern of topics or groups; raise `Refused` if it could match nothing."""
+    if not pattern or len(pattern) > PATTERN_CHARS_MAX or not _LEGAL.fullmatch(pattern):
+        raise Refused(
+            f"{pattern[:PATTERN_CHARS_MAX]!r} is no pattern of {what}s: use a name, a prefix and * (orders-*), or *"
+        )
+    if what == "topic" and pattern.startswith(GROUP_TOPIC_PREFIXES):
+        raise Refused(f"{pattern!r} is a topic of a group: permit the group instead, its topics follow it")
+    return pattern
 
 
 def is_unlimited(token: Token) -> bool:
@@ -118,11 +124,18 @@ def _is_group_topic_allowed(token: Token, action: TokenAction, topic: str, group
         return TokenAction.ADMINISTER in KIND_ACTIONS[token.kind] and is_allowed(
             token, TokenAction.ADMINISTER, topic, group
         )
-    owner = topic.partition("%")[2].partition("%")[2]
-    if compile_patterns(token.groups).match(owner):
-        return True
-    # Retries of a popping group have a topic for each topic: %RETRY%group_topic. The group was compared before.
-    return group is not None and any(
-        owner.startswith(group + separator) and compile_patterns(token.topics).match(owner[len(group) + 1 :])
-        for separator in _POP_SEPARATORS
+    owner, topics = split_group_topic(topic, group)
+    return compile_patterns(token.groups).match(owner) or any(
+        compile_patterns(token.topics).match(name) for name in topics
     )
+
+
+def split_group_topic(topic: str, group: str | None) -> tuple[str, list[str]]:
+    """Return the group in the name of a topic of a group, and topics that may be in it behind `group`.
+
+    Retries of a popping group have a topic for each topic, `%RETRY%group_topic`. The group is compared by itself.
+    """
+    owner = topic.partition("%")[2].partition("%")[2]
+    if group is None:
+        return owner, []
+    return owner, [owner[len(group) + 1 :] for separator in _POP_SEPARATORS if owner.startswith(group + separator)]

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from sparrow.model.acl_entry import AclEntry
 from sparrow.model.errors import IllegalName, Refused
 
 TokenKind = Literal["p", "c", "pc", "a"]
@@ -20,6 +21,10 @@ TokenKind = Literal["p", "c", "pc", "a"]
 TOKEN_NAME_CHARS_MAX = 190
 """The length that a key column of every supported database can hold."""
 SECRET_BYTES = 32
+"""Length of a random secret. A secret of another length is a password, which an administrator has chosen."""
+PASSWORD_BYTES_MAX = 96
+_PASSWORD_FILLER = b"\0"
+"""Follows a password that has the length of a random secret. No password contains it."""
 TOKEN_KIND_LABELS: dict[TokenKind, str] = {
     "p": "a producer's",
     "c": "a consumer's",
@@ -47,16 +52,27 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of the consumer groups that it may use."""
     addresses: tuple[str, ...] = ()
     """Addresses and networks that its requests may come from (`model/source_addresses`); none: from anywhere."""
+    acl: tuple[AclEntry, ...] | None = None
+    """What it may do as a user of RocketMQ (`model/acl`). None: kind, topics, groups and addresses have it."""
+    disabled_ms: int | None = None
+    """When it was disabled; None: it is not. Unlike a revoked token, it can be enabled again."""
 
     @property
     def secret_key(self) -> str:
         """The secret as clients are configured with it, and sign with it."""
-        return self.secret.hex()
+        if len(self.secret) == SECRET_BYTES:
+            return self.secret.hex()
+        return self.secret.removesuffix(_PASSWORD_FILLER).decode()
 
     @property
     def is_revoked(self) -> bool:
         """Whether the token was revoked."""
         return self.revoked_ms is not None
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether the token is disabled for now."""
+        return self.disabled_ms is not None
 
     @property
     def permissions(self) -> tuple[TokenKind, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -116,6 +132,19 @@ def parse_secret_key(secret_key: str | None) -> bytes:
     if len(secret) != SECRET_BYTES or secret.hex() != secret_key:
         raise Refused(f"the secret key must be {2 * SECRET_BYTES} lower-case hexadecimal digits ({SECRET_BYTES} bytes)")
     return secret
+
+
+def parse_password(password: str) -> bytes:
+    """Return the secret whose secret key is a password that an administrator has chosen."""
+    encoded = password.encode("utf-8", "replace")
+    if not password or password != password.strip() or not password.isprintable():
+        raise Refused("the password must have printable characters, at least one, and no blank at either end")
+    if len(encoded) > PASSWORD_BYTES_MAX:
+        raise Refused(f"the password has {len(encoded)} bytes of {PASSWORD_BYTES_MAX} at most: choose a shorter one")
+    try:
+        return parse_secret_key(password)
+    except Refused:
+        return encoded + _PASSWORD_FILLER if len(encoded) == SECRET_BYTES else encoded
 
 
 def validate_reissue(token: Token, wanted: Token) -> Token:

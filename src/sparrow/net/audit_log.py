@@ -30,7 +30,7 @@ NAMES_MAX = 20
 _HEADER_TARGETS = ("topic", "brokerName", "namespace", "key")
 """Header fields that say what a request is about, where a server does not tell more."""
 
-RefusalCause = Literal["unsigned", "signature", "revoked", "address", "permission"]
+RefusalCause = Literal["unsigned", "signature", "revoked", "disabled", "address", "permission"]
 
 
 class AccessRefused(NotPermitted):
@@ -61,7 +61,7 @@ class AuditLog:
         access_key = _access_key(command)
         host = peer.rpartition(":")[0]
         # Only a valid signature proves an access key; without one, a peer could make up a new cause for every request.
-        is_proven = refusal.cause in ("revoked", "address", "permission")
+        is_proven = refusal.cause in ("revoked", "disabled", "address", "permission")
         subject: Hashable = (host, refusal.cause, access_key, command.code) if is_proven else (host, refusal.cause)
         if subject not in self._unlogged and len(self._unlogged) >= CAUSES_MAX:
             subject = "others"

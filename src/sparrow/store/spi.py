@@ -138,8 +138,12 @@ class Tokens(Protocol):
         """Return the number of a token known to this process; 0 if there is none."""
         ...
 
-    async def put(self, token: Token) -> None:
-        """Issue a token, change its permissions, or revoke it."""
+    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
+        """Issue a token, change its permissions, or revoke it.
+
+        If another broker has issued the name with another secret, that one counts, unless `replaces_secret`: then the
+        token that exists gets this secret and this time of issue.
+        """
         ...
 
     async def senders(self, physical_offsets: Sequence[int]) -> Mapping[int, int]:

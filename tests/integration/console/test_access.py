@@ -1,13 +1,20 @@
 """Who may use the API: roles, sessions, requests of other sites, tokens of brokers."""
 
+import asyncio
 from collections.abc import Iterator
 
 import httpx
 import pytest
 from tests.support.consoles import running_console
 
+from sparrow.client.aio import ClientSession
+from sparrow.client.aio.admin.clusters import fetch_masters
 from sparrow.model.token import Credentials
 from sparrow.testing.platform import RunningPlatform, run_platform
+from sparrow.wire import bodies
+from sparrow.wire.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import AclRequest, UserRequest
 
 V1 = "/api/v1"
 TOKENS = {
@@ -115,6 +122,31 @@ def test_the_form_of_tokens_sets_addresses_and_the_list_shows_them(guarded: http
             page = browser.get("/tokens", headers={"Accept-Language": language}).text
             assert f'data-label="{title}">10.0.0.0/8 192.168.1.5</td>' in page
             assert f'data-label="{title}">{anywhere}</td>' in page
+
+
+def test_the_list_of_tokens_shows_acls_and_disabled_tokens(
+    own_platform: RunningPlatform, guarded: httpx.Client
+) -> None:
+    async def create() -> None:
+        """Create a user as RocketMQ's tools do."""
+        async with ClientSession(own_platform.name_servers, credentials=Credentials("root", "root-secret")) as session:
+            (address,) = (await fetch_masters(session)).values()
+            user = bodies.write(UserInfo("rocket", None, "disable", "a password"))
+            await session.invoke(address, RequestCode.AUTH_CREATE_USER, UserRequest("rocket"), user)
+            policy = PolicyInfo(None, [PolicyEntryInfo("Topic:orders", ["Pub"], None, "Allow")])
+            acl = bodies.write(AclInfo("User:rocket", [policy]))
+            await session.invoke(address, RequestCode.AUTH_CREATE_ACL, AclRequest("User:rocket"), acl)
+
+    asyncio.run(create())
+    (shown,) = [each for each in guarded.get(f"{V1}/tokens", headers=bearer("vera")).json() if each["name"] == "rocket"]
+    assert (shown["type"], shown["acl"], shown["topics"]) == ("acl", ["Allow Pub on Topic:orders"], [])
+    assert shown["disabled"] is not None
+    with httpx.Client(base_url=guarded.base_url, trust_env=False, timeout=60) as browser:
+        browser.post(f"{V1}/session", json={"secret_key": "secret-of-vera"})
+        page = browser.get("/tokens", headers={"Accept-Language": "en"}).text
+    assert ">Allow Pub on Topic:orders</td>" in page
+    assert "by its ACL" in page
+    assert "disabled" in page
 
 
 def test_a_session_needs_its_csrf_token_for_changes(guarded: httpx.Client) -> None:

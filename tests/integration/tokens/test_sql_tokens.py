@@ -22,11 +22,12 @@ from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.client.aio.produce.staging import append_once, commit_stages, seal_stage, stage_records
 from sparrow.client.consume.retry import DeadLetter, RetryLater
+from sparrow.model.acl_entry import AclAction, AclEntry
 from sparrow.model.errors import MissingExtra, Refused, SettingsError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import CHECK_LIMIT_TOPIC
-from sparrow.model.token import Credentials, Token
+from sparrow.model.token import Credentials, Token, parse_password
 from sparrow.model.topic import Group
 from sparrow.model.transaction import TransactionState
 from sparrow.settings import NameServerSettings, SqlSettings
@@ -201,6 +202,53 @@ async def test_source_addresses_are_stored_with_the_token_and_old_rows_have_none
         await store.tokens.put(msgspec.structs.replace(near, addresses=()))
     async with await SqlStore.open(database_url) as store:
         assert (await store.tokens.all())["web"].addresses == ()
+
+
+async def test_the_acl_of_a_token_is_stored_and_old_rows_have_none(database_url: str) -> None:
+    entry = AclEntry(resource="Topic:é*", actions=(AclAction.PUB,), decision="Deny", addresses=("10.0.0.0/8",))
+    user = msgspec.structs.replace(shop_token("web"), topics=(), groups=(), acl=(entry,), disabled_ms=7)
+    async with await SqlStore.open(database_url) as store:
+        await store.tokens.put(shop_token())
+        await store.tokens.put(user)
+        await store.tokens.put(msgspec.structs.replace(user, name="empty", acl=(), disabled_ms=None))
+        rows = await store.database.fetch("SELECT token, acl FROM meta_token WHERE secret IS NOT NULL")
+        assert dict(rows)["shop"] is None, "as brokers before version 8 of the schema have stored it"
+    async with await SqlStore.open(database_url) as store:
+        found = await store.tokens.all()
+        assert (found["shop"].acl, found["shop"].disabled_ms) == (None, None)
+        assert msgspec.structs.replace(found["web"], id=0) == user
+        assert found["empty"].acl == ()
+        await store.tokens.put(msgspec.structs.replace(user, acl=None, disabled_ms=None, topics=("a",)))
+        changed = (await store.tokens.all())["web"]
+        assert (changed.acl, changed.disabled_ms, changed.topics) == (None, None, ("a",))
+
+
+async def test_a_secret_is_replaced_only_on_request_and_other_brokers_use_the_new_one(database_url: str) -> None:
+    async with await SqlStore.open(database_url) as store, await SqlStore.open(database_url) as other:
+        await store.tokens.put(shop_token())
+        number = store.tokens.id_nowait("shop")
+        changed = msgspec.structs.replace(shop_token(), secret=parse_password("correct horse"), created_ms=9)
+        await store.tokens.put(changed)
+        assert (await store.tokens.all())["shop"].secret == SECRET
+        await store.tokens.put(changed, replaces_secret=True)
+        for each in (store, other):
+            found = (await each.tokens.all())["shop"]
+            assert (found.id, found.secret_key, found.created_ms) == (number, "correct horse", 9)
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 96])
+async def test_a_password_of_any_length_is_stored_as_it_is_and_encrypted_with_a_key(
+    database_url: str, length: int
+) -> None:
+    user = msgspec.structs.replace(shop_token(), secret=parse_password("p" * length))
+    async with await SqlStore.open(database_url) as store:
+        await store.tokens.put(user)
+    async with await SqlStore.open(database_url) as store:
+        assert (await store.tokens.all())["shop"].secret_key == "p" * length
+    for keys in (keyed(OLD_KEY), keyed(NEW_KEY, OLD_KEY)):
+        async with await SqlStore.open(database_url, keys) as store:
+            assert len(await stored_secret(store)) >= 100
+            assert (await store.tokens.all())["shop"].secret_key == "p" * length
 
 
 async def test_the_name_of_a_former_admin_token_cannot_be_issued(tmp_path: Path, database_url: str) -> None:

@@ -7,6 +7,7 @@ from sparrow.model.permissions import parse_patterns
 from sparrow.model.token import (
     Credentials,
     Token,
+    parse_password,
     parse_secret_key,
     parse_token_kind,
     validate_reissue,
@@ -103,3 +104,25 @@ def test_secrets_are_hidden_in_texts():
 def test_credentials_with_only_one_key_are_refused(keys):
     with pytest.raises(Refused, match="empty access key or secret key"):
         Credentials(*keys)
+
+
+@pytest.mark.parametrize(
+    "password", ["x", "a b", "пароль", "p" * 31, "p" * 32, "p" * 33, "p" * 96, "AB" * 32, "ab" * 32]
+)
+def test_a_password_is_what_clients_sign_with(password):
+    assert Token(id=1, name="web", kind="p", secret=parse_password(password), created_ms=1).secret_key == password
+
+
+@pytest.mark.parametrize("password", ["", " ", " a", "a ", "a\n", "a\0", "\ud800"])
+def test_a_password_that_a_client_could_not_be_configured_with_is_refused(password):
+    with pytest.raises(Refused, match="the password must have printable characters") as refused:
+        parse_password(password)
+    assert refused.value.args == (
+        "the password must have printable characters, at least one, and no blank at either end",
+    )
+
+
+def test_a_long_password_is_refused_and_not_shown():
+    with pytest.raises(Refused, match="the password has 97 bytes of 96 at most") as refused:
+        parse_password("secret-" * 13 + "secret")
+    assert "secret-" not in str(refused.value)

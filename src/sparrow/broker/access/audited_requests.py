@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from sparrow.broker.access.requirements import EVERYTHING, REQUIREMENTS
+from sparrow.broker.access.requirements import EVERYTHING, READ_CODES, REQUIREMENTS
 from sparrow.model.errors import BadRequest
 from sparrow.model.permissions import TokenAction
 from sparrow.net.audit_log import name_targets
 from sparrow.wire import bodies
-from sparrow.wire.bodies import ChangeToken, RevokeToken
+from sparrow.wire.bodies import AclInfo, ChangeToken, RevokeToken, UserState
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand
 
-_READS = frozenset(
-    {
-        RequestCode.GET_TOPIC_CONFIG,
-        RequestCode.GET_TOPIC_STATS_INFO,
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-        RequestCode.QUERY_CONSUME_QUEUE,
-        RequestCode.LIST_DELAYED_MESSAGES,
-        RequestCode.LIST_HALF_MESSAGES,
-        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        RequestCode.GET_CONSUMER_RUNNING_INFO,
-        RequestCode.QUERY_TOPICS_BY_CONSUMER,
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-        RequestCode.QUERY_CONSUME_TIME_SPAN,
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        RequestCode.QUERY_CORRECTION_OFFSET,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST,
-        RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.GET_BROKER_RUNTIME_INFO,
-        RequestCode.VIEW_BROKER_STATS_DATA,
-        RequestCode.GET_BROKER_CONFIG,
-        RequestCode.LIST_TOKENS,
-    }
-)
 AUDITED_CODES = frozenset(
-    code for code, need in REQUIREMENTS.items() if need.actions == (TokenAction.ADMINISTER,) and code not in _READS
+    code for code, need in REQUIREMENTS.items() if need.actions == (TokenAction.ADMINISTER,) and code not in READ_CODES
 )
 """The requests of administrators that change something; the audit log has them."""
+
+USER_AND_ACL_CODES = frozenset(
+    {
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+    }
+)
 
 
 def describe_targets(command: RemotingCommand) -> str:
@@ -62,6 +42,8 @@ def describe_targets(command: RemotingCommand) -> str:
             )
         if command.code == RequestCode.REVOKE_TOKEN:
             return name_targets([("token", bodies.read_request(RevokeToken, command.body).name)])
+        if command.code in USER_AND_ACL_CODES:
+            return name_targets(_user_or_acl(command))
         uses = [] if need.names is None or need is EVERYTHING else list(need.names(command, command.fields()))
     except BadRequest:
         return "its body cannot be read"
@@ -69,3 +51,21 @@ def describe_targets(command: RemotingCommand) -> str:
     named = [("topic", use.topic) for use in uses] + [("group", use.group) for use in uses]
     named += [("topic", fields.get(need.topic or "")), ("group", fields.get(need.group or ""))]
     return name_targets([(what, name) for what, name in dict.fromkeys(named) if name])
+
+
+def _user_or_acl(command: RemotingCommand) -> list[tuple[str, str]]:
+    fields = command.fields()
+    named = [(what, fields[field]) for what, field in _NAMED_FIELDS if fields.get(field)]
+    if command.code in (RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER):
+        state = bodies.read_request(UserState, command.body)
+        named += [("type", state.user_type or ""), ("status", state.user_status or "")]
+    elif command.code != RequestCode.AUTH_DELETE_USER and command.body:
+        named += [
+            ("entry", f"{entry.decision} {entry.actions} on {entry.resource} from {entry.source_ips or 'anywhere'}")
+            for policy in bodies.read_request(AclInfo, command.body).policies
+            for entry in policy.entries
+        ]
+    return [(what, name) for what, name in named if name]
+
+
+_NAMED_FIELDS = (("user", "username"), ("subject", "subject"), ("resource", "resource"))

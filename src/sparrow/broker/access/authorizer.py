@@ -7,7 +7,8 @@ Requests are checked if the setting `auth` is on.
    no secret, and do not tell whether a name exists.
 2. Only a request with a valid signature is told that its token is revoked or not permitted. No refusal tells the
    networks of a token: they would help who has stolen its secret.
-3. `requirements` has what each request needs, `model/permissions` and `model/source_addresses` have the rules.
+3. `requirements` has what each request needs, `model/permissions` and `model/source_addresses` have the rules. For
+   users of RocketMQ, whose ACL decides, these are `acl_requirements` and `model/acl`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
+from sparrow.broker.access.acl_requirements import acl_actions, find_denied_name, find_denied_use, needs_super_user
 from sparrow.broker.access.requirements import EVERYTHING, REQUIREMENTS, NamedUse, Requirement
+from sparrow.model.acl import Acl, entries_of, is_limited_by_acl
 from sparrow.model.permissions import (
     GROUP_TOPIC_PREFIXES,
     TokenAction,
@@ -51,23 +54,31 @@ class _AllowedRequests(NamedTuple):
     """What was allowed to a token."""
 
     token: Token
-    requests: set[tuple[int, str | None, str | None]]
-    """Code, topic and group of requests that name them in their header."""
+    requests: set[tuple[int, str | None, str | None, str]]
+    """Code, topic and group of requests that name them in their header, and the peer if entries have addresses."""
     hosts: set[str]
     """Peers in the networks of the token, if it is limited to some."""
+    acl: Acl | None
+    """What decides, if it is a user with an ACL."""
 
 
 class RequestAuthorizer:
     """Checks requests against the current tokens."""
 
     def __init__(
-        self, tokens: Mapping[str, Token], admins: Mapping[str, SecretStr], *, requires_challenge: bool = False
+        self,
+        tokens: Mapping[str, Token],
+        admins: Mapping[str, SecretStr],
+        *,
+        requires_challenge: bool = False,
+        cluster: str = "",
     ) -> None:
         """Keep the tokens by reference. `requires_challenge`: refuse RocketMQ's signatures, which can be replayed.
 
-        `tokens` is read at every request, so that a revocation takes effect with the next one.
+        `tokens` is read at every request, so that a revocation takes effect with the next one. `cluster` is the name
+        that ACLs know the broker by.
         """
-        self._tokens, self._requires_challenge = tokens, requires_challenge
+        self._tokens, self._requires_challenge, self._cluster = tokens, requires_challenge, cluster
         self._admins = {name: secret_key.get_secret_value() for name, secret_key in admins.items()}
         self._allowed: dict[str, _AllowedRequests] = {}
         self._nobodys_secret_key = secrets.token_hex()
@@ -108,38 +119,59 @@ class RequestAuthorizer:
 
     def _check_permission(self, token: Token, command: RemotingCommand, fields: Mapping[str, str], host: str) -> None:
         """Check what a token may do. Requests with the same names as an earlier one are not compared again."""
-        known = self._allowed.get(token.name)
-        if known is None or known.token is not token:  # it is new, or was changed or revoked
-            if len(self._allowed) >= TOKENS_CACHED_MAX:
-                self._allowed.clear()
-            known = self._allowed[token.name] = _AllowedRequests(token, set(), set())
+        known = self._known(token)
         if token.addresses and host not in known.hosts:
             _check_source(token, command, host)
             if len(known.hosts) >= HOSTS_CACHED_MAX:
                 known.hosts.clear()
             known.hosts.add(host)
         need = REQUIREMENTS.get(command.code, EVERYTHING)
-        request = (command.code, fields.get(need.topic or ""), fields.get(need.group or ""))
+        topic, group = fields.get(need.topic or ""), fields.get(need.group or "")
+        request = (command.code, topic, group, host if known.acl is not None and known.acl.depends_on_host else "")
         if request in known.requests:
             return
-        _check_token(token, command, fields)
-        if need.names is None and len(request[1] or "") + len(request[2] or "") <= NAMES_CACHED_CHARS_MAX:
+        _check_state(token, command)
+        if known.acl is not None:
+            _check_acl(token.name, known.acl, command, fields, host, self._cluster)
+        else:
+            _check_token(token, command, fields)
+        if need.names is None and len(topic or "") + len(group or "") <= NAMES_CACHED_CHARS_MAX:
             if len(known.requests) >= REQUESTS_CACHED_MAX:
                 known.requests.clear()
             known.requests.add(request)
 
+    def _known(self, token: Token) -> _AllowedRequests:
+        """Return what was allowed to a token so far."""
+        known = self._allowed.get(token.name)
+        if known is None or known.token is not token:  # it is new, or was changed or revoked
+            if len(self._allowed) >= TOKENS_CACHED_MAX:
+                self._allowed.clear()
+            acl = Acl(entries_of(token)) if is_limited_by_acl(token) else None
+            known = self._allowed[token.name] = _AllowedRequests(token, set(), set(), acl)
+        return known
+
     def may(
-        self, command: RemotingCommand, action: TokenAction, topic: str | None = None, group: str | None = None
+        self,
+        command: RemotingCommand,
+        action: TokenAction,
+        topic: str | None = None,
+        group: str | None = None,
+        host: str = "",
     ) -> bool:
         """Return whether the token of a request may take an action on a topic that only its handler knows.
 
-        The signature of the request was checked before.
+        The signature of the request was checked before. `host` is the address of the peer without its port.
         """
         name = command.fields().get(ACCESS_KEY_FIELD, "")
         if name in self._admins:
             return True
         token = self._tokens.get(name)
-        return token is not None and is_allowed(token, action, topic, group)
+        if token is None:
+            return False
+        acl = self._known(token).acl
+        if acl is not None:
+            return find_denied_name(acl, acl_actions(command.code, (action,)), NamedUse(topic, group), host) is None
+        return is_allowed(token, action, topic, group)
 
 
 def _check_source(token: Token, command: RemotingCommand, host: str) -> None:
@@ -152,9 +184,31 @@ def _check_source(token: Token, command: RemotingCommand, host: str) -> None:
         )
 
 
-def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:
+def _check_state(token: Token, command: RemotingCommand) -> None:
     if token.is_revoked:
         raise _refusal(command, "revoked", f"token {token.name!r} is revoked: use another one")
+    if token.is_disabled:
+        raise _refusal(
+            command, "disabled", f"token {token.name!r} is disabled: use another one, or let an administrator enable it"
+        )
+
+
+def _check_acl(
+    name: str, acl: Acl, command: RemotingCommand, fields: Mapping[str, str], host: str, cluster: str
+) -> None:
+    if needs_super_user(command.code):
+        raise _refusal(command, "permission", f"user {name!r} is no Super user, and this request needs one: ask one")
+    need = REQUIREMENTS[command.code]
+    denied = find_denied_use(acl, command.code, need, _names(need, command, fields), host, cluster)
+    if denied is not None:
+        raise _refusal(
+            command,
+            "permission",
+            f"the ACL of user {name!r} does not allow {denied} from this address: an administrator can change it",
+        )
+
+
+def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:
     need = REQUIREMENTS.get(command.code, EVERYTHING)
     if need.sends:
         topic = fields.get(need.topic or "", "")

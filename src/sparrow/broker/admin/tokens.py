@@ -5,6 +5,7 @@
 2. A secret is in one response only, that of its issue, and only if the broker has made it. Lists contain no secrets.
 3. Changes and revocations take effect with the next request.
 4. While `auth` is off, nobody is known to be an administrator, so tokens are listed and not changed.
+5. A change of a token replaces its ACL, too (`admin/acls`): from then on its type and patterns decide.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.broker.context import Broker
+from sparrow.model.acl import is_limited_by_acl
 from sparrow.model.errors import Refused
 from sparrow.model.permissions import parse_patterns
 from sparrow.model.source_addresses import parse_source_addresses
@@ -24,18 +26,16 @@ from sparrow.model.token import (
     validate_token_name,
 )
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.bodies import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.bodies import ACL_TYPE, ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
 
 
 async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Create the token of that name; with its secret, return the one that exists."""
-    _require_auth(broker)
+    require_auth(broker)
     wanted = call.body(IssueToken)
-    name = validate_token_name(wanted.name)
-    if name in broker.settings.admin_tokens:
-        raise Refused(f"{name!r} is the name of an admin token in the broker's settings: choose another name")
+    name = validate_new_name(broker, wanted.name)
     tokens = await broker.store.tokens.all()
     token = Token(
         id=max((token.id for token in tokens.values()), default=0) + 1,
@@ -56,19 +56,21 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
 
 async def change_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Replace the permissions of a token."""
-    _require_auth(broker)
+    require_auth(broker)
     wanted = call.body(ChangeToken)
-    token = await _existing(broker, wanted.name)
-    if token.is_revoked:
-        raise Refused(f"token {token.name!r} was revoked: issue one under another name")
-    token = msgspec.structs.replace(
-        token,
-        kind=parse_token_kind(wanted.type),
-        topics=parse_patterns(wanted.topics, "topic"),
-        groups=parse_patterns(wanted.groups, "group"),
-        addresses=parse_source_addresses(wanted.addresses),
-    )
-    await broker.store.tokens.put(token)
+    async with broker.token_turn:
+        token = await _existing(broker, wanted.name)
+        if token.is_revoked:
+            raise Refused(f"token {token.name!r} was revoked: issue one under another name")
+        token = msgspec.structs.replace(
+            token,
+            kind=parse_token_kind(wanted.type),
+            topics=parse_patterns(wanted.topics, "topic"),
+            groups=parse_patterns(wanted.groups, "group"),
+            addresses=parse_source_addresses(wanted.addresses),
+            acl=None,
+        )
+        await broker.store.tokens.put(token)
     return HandlerResponse.of(_shown(token))
 
 
@@ -80,20 +82,30 @@ async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestConte
 
 async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Revoke a token. Revoking it again is no error."""
-    _require_auth(broker)
-    token = await _existing(broker, call.body(RevokeToken).name)
-    if not token.is_revoked:
-        token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
-        await broker.store.tokens.put(token)
+    require_auth(broker)
+    async with broker.token_turn:
+        token = await _existing(broker, call.body(RevokeToken).name)
+        if not token.is_revoked:
+            token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
+            await broker.store.tokens.put(token)
     return HandlerResponse.of(_shown(token))
 
 
-def _require_auth(broker: Broker) -> None:
+def require_auth(broker: Broker) -> None:
+    """Raise `Refused` if the broker does not know who sends requests."""
     if not broker.settings.auth:
         raise Refused(
             "this broker does not know who you are, because broker.auth is off; a token that anybody can issue "
             "protects nothing once it is on: set broker.auth = true first"
         )
+
+
+def validate_new_name(broker: Broker, name: str) -> str:
+    """Return the name if a token may have it; raise `Refused` otherwise."""
+    validate_token_name(name)
+    if name in broker.settings.admin_tokens:
+        raise Refused(f"{name!r} is the name of an admin token in the broker's settings: choose another name")
+    return name
 
 
 async def _existing(broker: Broker, name: str) -> Token:
@@ -107,13 +119,15 @@ def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
     return TokenDescription(
         token.id,
         token.name,
-        token.kind,
+        ACL_TYPE if is_limited_by_acl(token) else token.kind,
         token.created_ms,
         token.revoked_ms,
         secret_key,
         list(token.topics),
         list(token.groups),
         list(token.addresses),
+        [str(entry) for entry in token.acl or ()],
+        token.disabled_ms,
     )
 
 

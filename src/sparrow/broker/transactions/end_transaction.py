@@ -7,7 +7,7 @@ from sparrow.broker.transactions.spi import EndedTransaction, PendingEnd, Transa
 from sparrow.model.errors import NotEnoughReplicas
 from sparrow.model.permissions import TokenAction
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, encode_response
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, RequestContext, encode_response
 from sparrow.store.spi import wait_durable
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -24,11 +24,11 @@ class EndTransactionHandler:
     def handlers(self) -> dict[int, InlineHandler]:
         return {RequestCode.END_TRANSACTION: self.end}
 
-    def end(self, command: RemotingCommand, _: Channel) -> InlineResult:
-        request = headers.read(EndTransaction, command.ext)
+    def end(self, command: RemotingCommand, channel: Channel) -> InlineResult:
+        request, call = headers.read(EndTransaction, command.ext), RequestContext(command, channel)
         try:
             pending = self._transactions.end(
-                request, may_publish=lambda topic: self._broker.may(command, TokenAction.PUBLISH, topic)
+                request, may_publish=lambda topic: self._broker.may(call, TokenAction.PUBLISH, topic)
             )
         except (TransactionNotEnded, NotEnoughReplicas) as error:
             return encode_response(command, _refusal(error))

@@ -44,14 +44,17 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     type: str
-    """p: it may produce; c: it may consume; pc: both; a: it may also administer."""
+    """p: it may produce; c: it may consume; pc: both; a: it may also administer; acl: its ACL decides."""
     topics: list[str]
     """Names and prefixes (`orders-*`) of the topics that it may use; `*`: all."""
     groups: list[str]
     """Names and prefixes of the consumer groups that it may use; `*`: all."""
     addresses: list[str]
     """IP addresses and networks that its requests may come from; empty: from anywhere."""
+    acl: list[str]
+    """Entries of its ACL (`mqadmin createAcl`), such as `Allow Pub,Sub on Topic:orders-*`."""
     issued_ms: int
+    disabled_ms: int | None
     revoked_ms: int | None
 
 
@@ -171,13 +174,15 @@ def _row(token: TokenDescription) -> TokenRow:
         topics=token.topics,
         groups=token.groups,
         addresses=token.addresses,
+        acl=token.acl,
         issued_ms=token.created_ms,
+        disabled_ms=token.disabled_ms,
         revoked_ms=token.revoked_ms,
     )
 
 
 def _print_rows(rows: list[TokenRow]) -> None:
-    columns = ("token", "type", "topics", "groups", "from", "issued", "revoked")
+    columns = ("token", "type", "topics", "groups", "from", "issued", "revoked", "disabled", "acl")
     print_table(
         columns,
         [
@@ -189,6 +194,8 @@ def _print_rows(rows: list[TokenRow]) -> None:
                 " ".join(row.addresses) or "anywhere",
                 format_time(row.issued_ms),
                 format_time(row.revoked_ms),
+                format_time(row.disabled_ms),
+                "; ".join(row.acl),
             )
             for row in rows
         ],

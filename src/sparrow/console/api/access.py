@@ -63,7 +63,9 @@ async def list_tokens(cluster: ClusterDependency) -> list[dict[str, Any]]:
             "topics": token.topics,
             "groups": token.groups,
             "addresses": token.addresses,
+            "acl": token.acl,
             "created": token.created_ms,
+            "disabled": token.disabled_ms,
             "revoked": token.revoked_ms,
         }
         for token in await cluster.admin.tokens()

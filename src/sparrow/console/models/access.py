@@ -19,13 +19,15 @@ class TokenAnswer(ApiModel):
     """A token of brokers, without its secret."""
 
     name: Text
-    type: str = Field(description=_TYPES)
+    type: str = Field(description=f"{_TYPES} acl: the entries of its ACL decide.")
     topics: list[Text] = Field(description="Topics it may use: names, prefixes (`orders-*`) or `*`.")
     groups: list[Text] = Field(description="Consumer groups it may use.")
     addresses: list[Text] = Field(
         description="IP addresses and networks that its requests may come from; empty: from anywhere."
     )
+    acl: list[Text] = Field(description="Entries of its ACL, which alone count if the type is `acl`.")
     created: Time | None
+    disabled: Time | None
     revoked: Time | None
 
 

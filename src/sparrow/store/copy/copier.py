@@ -261,7 +261,7 @@ class _Copier:
 
 
 def _access_of(token: Token) -> tuple[object, ...]:
-    return token.secret, *token.permissions
+    return token.secret, *token.permissions, token.acl
 
 
 def _without_holes(records: list[memoryview]) -> list[memoryview]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparrow.model.queue import QueueRef
+from sparrow.wire.bodies.acl import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo, UserState
 from sparrow.wire.bodies.clients import (
     ClientConfigCheck,
     ClientConnection,
@@ -73,7 +74,7 @@ from sparrow.wire.bodies.stats import (
     TopicOffset,
     TopicStats,
 )
-from sparrow.wire.bodies.tokens import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.bodies.tokens import ACL_TYPE, ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.bodies.topics import (
     GroupConfig,
     GroupConfigList,
@@ -97,8 +98,10 @@ from sparrow.wire.bodies.waiting_messages import (
 )
 
 __all__ = [
+    "ACL_TYPE",
     "REQUEST_DIALECT_BYTES_MAX",
     "Ack",
+    "AclInfo",
     "Assignment",
     "Assignments",
     "BatchAck",
@@ -150,6 +153,8 @@ __all__ = [
     "OffsetList",
     "OffsetListEntry",
     "OffsetTable",
+    "PolicyEntryInfo",
+    "PolicyInfo",
     "ProducerConnections",
     "ProducerData",
     "ProducerEntry",
@@ -176,6 +181,8 @@ __all__ = [
     "TopicOffset",
     "TopicStats",
     "TopicTable",
+    "UserInfo",
+    "UserState",
     "ViewChecksum",
     "ViewChecksums",
     "WaitingMessages",

@@ -7,6 +7,9 @@ import msgspec
 from sparrow.model.token import EVERY_NAME
 from sparrow.wire.bodies.codec import Body
 
+ACL_TYPE = "acl"
+"""The type in the description of a token whose ACL decides what it may do."""
+
 
 class IssueToken(Body, frozen=True):
     name: str
@@ -48,6 +51,9 @@ class TokenDescription(Body, frozen=True):
     groups: list[str] = msgspec.field(default_factory=lambda: [EVERY_NAME])
     addresses: list[str] = msgspec.field(default_factory=list)
     """Addresses and networks that its requests may come from; empty: from anywhere."""
+    acl: list[str] = msgspec.field(default_factory=list)
+    """The entries of its ACL, as texts; only they count if the type is `ACL_TYPE`."""
+    disabled_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"TokenDescription(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"

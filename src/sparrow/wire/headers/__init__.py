@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparrow.wire.headers import (
+    acl,
     admin,
     groups,
     nameserver,
@@ -17,6 +18,7 @@ from sparrow.wire.headers import (
     topics,
     transactions,
 )
+from sparrow.wire.headers.acl import AclRequest, DeleteAcl, ListAcls, ListUsers, UserRequest
 from sparrow.wire.headers.admin import (
     CloneGroupOffsets,
     GetBrokerConfigResponse,
@@ -155,6 +157,7 @@ class EmptyHeader(Header, frozen=True):
 
 
 _CAPABILITIES = (
+    acl,
     admin,
     groups,
     nameserver,
@@ -193,6 +196,7 @@ __all__ = [
     "RESPONSE_HEADERS",
     "AckMessage",
     "AcknowledgeFlush",
+    "AclRequest",
     "AddWritePermissionResponse",
     "AnnounceSlave",
     "AnnounceSlaveResponse",
@@ -210,6 +214,7 @@ __all__ = [
     "CommitStages",
     "CommitStagesResponse",
     "ConsumeMessageDirectly",
+    "DeleteAcl",
     "DeleteGroup",
     "DeleteTopic",
     "EmptyHeader",
@@ -242,12 +247,14 @@ __all__ = [
     "HeartbeatResponse",
     "KvEntryRequest",
     "LeaveInSyncSet",
+    "ListAcls",
     "ListConsumers",
     "ListGroups",
     "ListGroupsResponse",
     "ListKv",
     "ListTopics",
     "ListTopicsResponse",
+    "ListUsers",
     "NotificationRequest",
     "NotificationResponse",
     "NotifyConsumersChanged",
@@ -295,6 +302,7 @@ __all__ = [
     "UnregisterClient",
     "UpdateGroupForbidden",
     "UpdateTopic",
+    "UserRequest",
     "ViewMessage",
     "WipeWritePermissionResponse",
     "read",

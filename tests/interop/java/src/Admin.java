@@ -37,7 +37,7 @@ final class Admin {
         System.setOut(paper);
         System.setErr(paper);
         try {
-            MQAdminStartup.main0(words.toArray(new String[0]), null);
+            MQAdminStartup.main0(words.toArray(new String[0]), Signing.hook(order));
         } finally {
             System.setOut(out);
             System.setErr(err);

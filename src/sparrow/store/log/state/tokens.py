@@ -28,7 +28,8 @@ class LogTokens:
         token = self._state.tables.tokens.get(name)
         return 0 if token is None else token.id
 
-    async def put(self, token: Token) -> None:
+    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
+        """Append the token. The log has one writer, so nobody else has issued the name."""
         validate_token_name(token.name)
         await self._wait_durable(self._state.append([TokenUpdate(token)]))
 

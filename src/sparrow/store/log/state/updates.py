@@ -60,7 +60,7 @@ class MarkUpdate(msgspec.Struct, tag="mark", frozen=True):
 
 
 class TokenUpdate(msgspec.Struct, tag="token", frozen=True):
-    """A token was issued or revoked. Tokens are never deleted."""
+    """A token was issued, changed or revoked. Tokens are never deleted."""
 
     token: Token
 

@@ -14,7 +14,7 @@ from sparrow.databases.url import Dialect
 from sparrow.model.priority import Priority
 from sparrow.store.sql.schema.table_names import table_name
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The version of the tables below; `hermes_schema` holds the versions of a database."""
 PARTITIONS_AHEAD = 3
 """How many partitions are ready from the current id on."""
@@ -220,6 +220,8 @@ _SHARED_TABLES = (
         revoked_at {time},
         permissions {long_text},
         addresses {long_text},
+        acl {long_text},
+        disabled_at {time},
         UNIQUE (token)""",
     ),
     _Table(

@@ -1,7 +1,7 @@
 """The secrets of tokens in a database: as they are, or encrypted with keys from the settings (`sql.token_keys`).
 
-A stored secret of 32 bytes is not encrypted; anything longer is a Fernet token (AES in CBC mode with an HMAC), made by
-the package `cryptography`. The first key encrypts, and every key decrypts, so that keys can be replaced.
+A stored secret of less than 100 bytes is not encrypted; anything longer is a Fernet token (AES in CBC mode with an
+HMAC), made by the package `cryptography`. The first key encrypts, and every key decrypts, so that keys can be replaced.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 from sparrow.extras import require
 from sparrow.model.errors import SettingsError, StorageError
-from sparrow.model.token import SECRET_BYTES
+from sparrow.model.token import PASSWORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 _GENERATE_KEY = 'python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
+
+
+_FERNET_BYTES_MIN = 100
+"""Length of the Fernet token of the shortest secret: 73 bytes in base64."""
+assert _FERNET_BYTES_MIN > PASSWORD_BYTES_MAX
 
 
 class UnreadableSecret(StorageError):
@@ -62,7 +67,7 @@ class TokenSecrets:
 
     def from_stored(self, stored: bytes, *, token: str) -> bytes:
         """Return the secret; raise `UnreadableSecret` if no key decrypts it."""
-        if len(stored) == SECRET_BYTES:
+        if len(stored) < _FERNET_BYTES_MIN:
             return stored
         for key in self._keys:
             secret = _decrypt(key, stored)
@@ -73,8 +78,8 @@ class TokenSecrets:
     def is_current(self, stored: bytes) -> bool:
         """Return whether the secret is stored as `to_stored` would store it now."""
         if not self._keys:
-            return len(stored) == SECRET_BYTES
-        return len(stored) != SECRET_BYTES and _decrypt(self._keys[0], stored) is not None
+            return len(stored) < _FERNET_BYTES_MIN
+        return len(stored) >= _FERNET_BYTES_MIN and _decrypt(self._keys[0], stored) is not None
 
 
 def _decrypt(key: Fernet, stored: bytes) -> bytes | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from sparrow.log_intervals import LogIntervals
+from sparrow.model.acl_entry import AclEntry
 from sparrow.model.errors import Refused
 from sparrow.model.permissions import is_unlimited
 from sparrow.model.token import (
@@ -44,6 +45,7 @@ class _StoredPermissions(msgspec.Struct, frozen=True):
 
 _decode = msgspec.json.Decoder(_StoredPermissions).decode
 _decode_addresses = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_acl = msgspec.json.Decoder(tuple[AclEntry, ...]).decode
 
 
 def _permissions_of(token: Token) -> str | None:
@@ -54,6 +56,10 @@ def _permissions_of(token: Token) -> str | None:
 
 def _addresses_of(token: Token) -> str | None:
     return msgspec.json.encode(token.addresses).decode() if token.addresses else None
+
+
+def _acl_of(token: Token) -> str | None:
+    return None if token.acl is None else msgspec.json.encode(token.acl).decode()
 
 
 def _type_of(token: Token) -> str:
@@ -121,23 +127,30 @@ class SqlTokens:
                 found |= {lane.physical_offset(message_id): token for message_id, token in rows}
         return found
 
-    async def put(self, token: Token) -> None:
+    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
         """Issue a token under its name, change it, or revoke it. The database chooses its number."""
         validate_token_name(token.name)
         parse_token_kind(token.kind)
         if token.name in self._unreadable:
             raise self._unreadable[token.name]
-        permissions, addresses = _permissions_of(token), _addresses_of(token)
+        permissions, addresses, acl = _permissions_of(token), _addresses_of(token), _acl_of(token)
         known = self._known.get(token.name)
-        if known is not None and known.secret == token.secret:
+        changes = {
+            "token": token.name,
+            "type": _type_of(token),
+            "permissions": permissions,
+            "addresses": addresses,
+            "acl": acl,
+            "revoked": token.revoked_ms,
+            "disabled": token.disabled_ms,
+        }
+        if known is not None and replaces_secret:
+            secret = self._secrets.to_stored(token.secret)
             await self._database.execute(
-                statements.CHANGE,
-                token=token.name,
-                type=_type_of(token),
-                permissions=permissions,
-                addresses=addresses,
-                revoked=token.revoked_ms,
+                statements.CHANGE_WITH_SECRET, **changes, secret=secret, created=token.created_ms
             )
+        elif known is not None and known.secret == token.secret:
+            await self._database.execute(statements.CHANGE, **changes)
         else:  # if another broker has just issued the name, that one counts
             await insert_if_absent(
                 self._database,
@@ -149,6 +162,8 @@ class SqlTokens:
                 revoked_at=token.revoked_ms,
                 permissions=permissions,
                 addresses=addresses,
+                acl=acl,
+                disabled_at=token.disabled_ms,
             )
         await self._read(is_strict=False)
         if token.name not in self._known:
@@ -162,7 +177,7 @@ class SqlTokens:
         unreadable: dict[str, UnreadableSecret] = {}
         decrypted: dict[bytes, bytes] = {}
         rows = await self._database.fetch(statements.SELECT_ALL)
-        for number, name, kind, stored, created_ms, revoked_ms, permissions, addresses in rows:
+        for number, name, kind, stored, created_ms, revoked_ms, permissions, addresses, acl, disabled_ms in rows:
             ids[name] = number
             if stored is None:
                 continue
@@ -175,7 +190,7 @@ class SqlTokens:
                 if name not in self._known:
                     unreadable[name] = error
                     continue
-                secret = self._known[name].secret  # it never changes, only its encryption does
+                secret = self._known[name].secret  # most likely only its encryption has changed
             decrypted[stored] = secret
             permitted = _StoredPermissions(parse_token_kind(kind)) if permissions is None else _decode(permissions)
             known[name] = Token(
@@ -188,6 +203,8 @@ class SqlTokens:
                 topics=permitted.topics,
                 groups=permitted.groups,
                 addresses=() if addresses is None else _decode_addresses(addresses),
+                acl=None if acl is None else _decode_acl(acl),
+                disabled_ms=disabled_ms,
             )
         self._known.clear()
         self._known.update(known)

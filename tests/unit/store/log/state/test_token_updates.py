@@ -5,9 +5,10 @@ import pytest
 from tests.support.drafts import make_draft
 from tests.support.log_stores import small_settings
 
+from sparrow.model.acl_entry import AclAction, AclEntry
 from sparrow.model.errors import IllegalName
 from sparrow.model.queue import Queue
-from sparrow.model.token import Token
+from sparrow.model.token import Token, parse_password
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.tables import StateTables
@@ -102,3 +103,21 @@ async def test_retention_deletes_messages_and_keeps_tokens(tmp_path):
         assert store.first > 0, "the segment with the first updates must be deleted"
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
+
+
+async def test_acl_password_and_state_survive_a_restart(tmp_path):
+    entry = AclEntry(resource="Topic:a*", actions=(AclAction.PUB, AclAction.SUB), decision="Deny", addresses=("::1",))
+    user = msgspec.structs.replace(P, secret=parse_password("correct horse"), acl=(entry,), disabled_ms=7)
+    async with LogStore(tmp_path, small_settings()) as store:
+        await store.tokens.put(P)
+        await store.tokens.put(user, replaces_secret=True)
+    async with LogStore(tmp_path, small_settings()) as store:
+        assert await store.tokens.all() == {P.name: user}
+        assert (await store.tokens.all())[P.name].secret_key == "correct horse"
+
+
+def test_a_token_that_was_stored_before_there_were_acls_has_none_and_is_enabled():
+    ((_, body),) = encode_updates([TokenUpdate(P)])
+    stored = msgspec.json.decode(body)
+    assert (stored[0]["token"].pop("acl"), stored[0]["token"].pop("disabled_ms")) == (None, None)
+    assert decode_updates(msgspec.json.encode(stored), 0) == [TokenUpdate(P)]

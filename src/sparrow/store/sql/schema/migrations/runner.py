@@ -25,6 +25,7 @@ from sparrow.store.sql.schema.migrations import (
     m0005_topic_name,
     m0006_token_permissions,
     m0007_token_addresses,
+    m0008_token_acls,
 )
 from sparrow.store.sql.statements import upsert
 from sparrow.store.sql.statements.state import catalog as statements
@@ -44,6 +45,7 @@ MIGRATIONS = (
     Migration(5, m0005_topic_name.apply),
     Migration(6, m0006_token_permissions.apply),
     Migration(7, m0007_token_addresses.apply),
+    Migration(8, m0008_token_acls.apply),
 )
 assert [migration.version for migration in MIGRATIONS] == list(range(2, ddl.SCHEMA_VERSION + 1))
 
