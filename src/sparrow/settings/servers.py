@@ -148,6 +148,11 @@ class BrokerSettings(Section):
     topic_queues_max: int = Field(default=65_536, ge=1, le=65_536, description="Most queues of a topic.")
     groups_max: int = Field(default=50_000, ge=1, description="Most consumer groups; more are refused.")
 
+    batch_messages_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most messages in one batch send; larger batches are refused.",
+    )
     pull_messages_default: int = Field(
         default=32,
         ge=1,

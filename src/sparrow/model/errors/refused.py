@@ -57,6 +57,20 @@ class TooLarge(Refused):
         )
 
 
+class TooManyMessages(Refused):
+    """A batch has more messages than a broker accepts in one request."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the batch has more messages than broker.batch_messages_max = {self.limit}: send them in several batches, "
+            "or raise the limit"
+        )
+
+
 class NotPermitted(Refused):
     """The topic, the group or the token does not permit the request."""
 
