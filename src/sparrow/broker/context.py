@@ -26,6 +26,7 @@ from sparrow.broker.transactions.spi import TransactionCoordinator
 from sparrow.model.permissions import TokenAction
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
+from sparrow.net.dispatcher import RequestContext
 from sparrow.net.peer_access import PeerAccess
 from sparrow.net.request_meter import RequestMeter
 from sparrow.settings import BrokerSettings
@@ -158,9 +159,13 @@ class Broker:
             return 0
         return self.store.tokens.id_nowait(decode_ext_fields(command.ext).get(ACCESS_KEY_FIELD, ""))
 
-    def may(self, command: RemotingCommand, action: TokenAction, topic: str, group: str | None = None) -> bool:
+    def may(self, call: RequestContext, action: TokenAction, topic: str, group: str | None = None) -> bool:
         """Return whether the sender of a request may take an action on a topic that the request does not name."""
-        return self.authorizer is None or self.authorizer.may(command, action, topic, group)
+        if self.authorizer is None or self.authorizer.may(call.command, action, topic, group):
+            return True
+        if call.channel.gate is not None:
+            call.channel.gate.refusals.note_denied()
+        return False
 
     @property
     def name(self) -> str:

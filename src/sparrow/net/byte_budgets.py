@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from sparrow.model.errors import Busy
+from sparrow.model.errors.base import LimitName
+from sparrow.net.refusals import RefusalCounts
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 UNSENT_COUNTED_BYTES = 1 << 16
 """The unsent bytes of a connection from which on they are counted; fewer are those of a connection that is read."""
+BROKEN_FRAMES = "broken_frames"
+"""The name of a refusal: a connection that was closed because of a frame that is none, or is too large."""
 
 
 class ConnectionBytes:
@@ -162,6 +166,8 @@ class ByteBudgets:
         )
         self.unsent = ConnectionBytes("unsent responses", "net.unsent_bytes_max", settings.unsent_bytes_max)
         self.connection_unsent_bytes_max = settings.connection_unsent_bytes_max
+        self.counts = RefusalCounts()
+        """Other refusals of the listener."""
 
     def held(self) -> list[tuple[tuple[str], float]]:
         """Return the bytes that are held now, by kind, as a metric has them."""
@@ -177,4 +183,6 @@ class ByteBudgets:
             "incomplete_frames": self.incomplete_frames.refused,
             "request_bytes": self.requests.refused,
             "unsent_bytes": self.unsent.refused,
+            **dict.fromkeys((*get_args(LimitName), BROKEN_FRAMES), 0),
+            **self.counts.by_limit,
         }

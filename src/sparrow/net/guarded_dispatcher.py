@@ -53,6 +53,8 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
                 self._check(command, channel.challenge, channel.host)
             except AccessRefused as refusal:
                 self._audit.refused(command, channel.address, refusal)
+                if channel.gate is not None:
+                    channel.gate.refusals.note(refusal)
                 response = encode_error(command, refusal)
                 if response is not None:
                     channel.write(response)

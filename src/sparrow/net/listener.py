@@ -100,6 +100,16 @@ class Listener:
             watchdog=self.watchdog,
         )
 
+    def limits_hit(self) -> dict[str, int]:
+        """Return the connections and requests that were refused because of a limit, by its name."""
+        return {"connections": self.refused, **self.budgets.refusals()}
+
+    def access_refusals(self) -> list[tuple[tuple[str], float]]:
+        """Return the connections and requests that were refused for want of access, as a metric has them."""
+        counts = self.budgets.counts
+        counts.by_access["tls"] = self._tls.refused if self._tls is not None else 0
+        return counts.access_samples()
+
     def _is_full(self, peer: str, descriptor: int) -> bool:
         """Tell whether there is no place for a connection of that peer. Handshakes take places too."""
         if descriptor >= self._descriptors_end:

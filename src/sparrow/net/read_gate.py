@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.net.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
 from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ReadGate:
     def __init__(self, channel: Channel, budgets: ByteBudgets) -> None:
         self._channel, self._budgets = channel, budgets
         self._loop = asyncio.get_running_loop()
-        self.requests = budgets.requests
+        self.requests, self.refusals = budgets.requests, budgets.counts
         self.postponed: deque[RemotingCommand] = deque()
         """Requests that wait for the next turn, or until the peer has read the responses to earlier ones."""
         self._postponed_bytes = 0
@@ -55,6 +55,10 @@ class ReadGate:
         if held_bytes or self._incomplete_bytes:
             self._incomplete_bytes = held_bytes
             self._budgets.incomplete_frames.note(self._channel, held_bytes, is_new=is_new)
+
+    def note_broken_frame(self) -> None:
+        """Note that the connection is closed because of what the peer has sent."""
+        self.refusals.by_limit[BROKEN_FRAMES] += 1
 
     def postpone(self, commands: Collection[RemotingCommand]) -> None:
         """Let requests wait for the next turn, after those that wait already; read no more until then."""

@@ -53,7 +53,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         or message is None
         or message.topic in HIDDEN_TOPICS
         # A consumer must not read a message through its retry topic that it may not read in its topic.
-        or not broker.may(call.command, TokenAction.SUBSCRIBE, message.topic, request.group)
+        or not broker.may(call, TokenAction.SUBSCRIBE, message.topic, request.group)
     ):
         return HandlerResponse(
             code=ResponseCode.SYSTEM_ERROR,

@@ -19,7 +19,7 @@ async def end_transaction(
     """Commit or roll back. Most producers send this one-way; others get the answer when the message is durable."""
     try:
         ended = await broker.transactions.end(
-            request, may_publish=lambda topic: broker.may(call.command, TokenAction.PUBLISH, topic)
+            request, may_publish=lambda topic: broker.may(call, TokenAction.PUBLISH, topic)
         )
     except TransactionNotEnded as refusal:
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=str(refusal))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrow.model.errors.base import SparrowError
+from sparrow.model.errors.base import LimitName, SparrowError
 
 
 class Refused(SparrowError):
@@ -47,6 +47,8 @@ class UnknownTopic(Refused):
 class TooLarge(Refused):
     """A message, a batch or a property string exceeds a limit."""
 
+    limit_name: LimitName | None = "message_size"
+
     def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(what, size_bytes, limit_bytes)
         self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
@@ -59,6 +61,8 @@ class TooLarge(Refused):
 
 class TooManyMessages(Refused):
     """A batch has more messages than a broker accepts in one request."""
+
+    limit_name: LimitName | None = "batch_messages"
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Busy, Closed, Refused, SparrowError, TooLarge
+from sparrow.model.errors.base import by_limit
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import (
@@ -89,7 +90,10 @@ class LaneWriter:
             raise Closed(f"the store {self._database.display_url}")
         size = self._size(rows)
         if self._waiting_rows + len(rows) > _WAITING_ROWS_MAX:
-            raise Busy(f"{self._waiting_rows} messages already wait for the database; send more slowly or retry later")
+            raise by_limit(
+                "database_backlog",
+                Busy(f"{self._waiting_rows} messages already wait for the database; send more slowly or retry later"),
+            )
         deadline = self._loop.time() + self._wait_s
         job = _Job(rows, sequence, size, deadline, self._loop.create_future())
         self._jobs.append(job)
@@ -101,7 +105,10 @@ class LaneWriter:
     def _size(self, rows: Sequence[NewRow]) -> int:
         keys = sum([len(row.extra_keys) for row in rows])
         if keys > KEYS_MAX:
-            raise Refused(f"the messages have {keys} keys, and one request may have {KEYS_MAX}: send fewer at a time")
+            raise by_limit(
+                "batch_keys",
+                Refused(f"the messages have {keys} keys, and one request may have {KEYS_MAX}: send fewer at a time"),
+            )
         total = sum([len(row.body) + len(row.properties) for row in rows]) + _ROW_BYTES * len(rows) + _KEY_BYTES * keys
         if total > BODY_BYTES_MAX and (largest := max(len(row.body) for row in rows)) > BODY_BYTES_MAX:
             raise TooLarge("the message", largest, BODY_BYTES_MAX)
