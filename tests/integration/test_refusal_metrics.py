@@ -44,6 +44,7 @@ LIMITS = {
     "request_size",
     "requests_in_progress",
     "stages",
+    "token_bytes",
     "topic_queues",
     "topics",
     "unsent_bytes",

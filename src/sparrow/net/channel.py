@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.net.address import peer_of
 from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
-from sparrow.net.read_gate import ReadGate
+from sparrow.net.token_gate import make_gate
 from sparrow.wire import headers
 from sparrow.wire.codes import ADVERTISED_VERSION, Language, request_code_name
 from sparrow.wire.connection import Connection
@@ -92,7 +92,7 @@ class Channel(asyncio.Protocol):
         """Requests of the peer that are being handled."""
         self.ready_bytes = 0
         """Bytes of responses that are made, and written in the next iteration of the event loop."""
-        self.gate = ReadGate(self, budgets) if budgets is not None else None
+        self.gate = make_gate(self, budgets) if budgets is not None else None
         """Decides when a listener reads from the peer; None at clients."""
         self.watchdog = watchdog
         """Finds the requests that hold the event loop."""

@@ -42,7 +42,9 @@ class Listener:
         *,
         on_open: Callable[[Channel], None] | None = None,
         on_close: Callable[[Channel], None] | None = None,
+        counts_tokens: bool = False,
     ) -> None:
+        """Create a listener. `counts_tokens`: whether its requests are signed, so that tokens have budgets of bytes."""
         self.channels: set[Channel] = set()
         self.port = 0
         self.serve = serve
@@ -55,7 +57,7 @@ class Listener:
         self._sweep: asyncio.TimerHandle | None = None
         self._failures = LogIntervals()
         self._tls: TlsAcceptor | None = None
-        self.budgets = ByteBudgets(self._settings)
+        self.budgets = ByteBudgets(self._settings, counts_tokens=counts_tokens)
         self.watchdog = LoopWatchdog(self._settings.loop_hold_ms)
         self.refused = 0
         """Connections that were refused because of a limit."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
+from sparrow.model.errors import Busy
 from sparrow.net.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
 from sparrow.wire.frame import RemotingCommand
 
@@ -68,8 +69,7 @@ class ReadGate:
         self.postponed += commands
         size = sum(map(request_bytes_of, commands))
         refusal = self.requests.refusal(self._channel.host, size) if self.requests.is_tight else None
-        self._postponed_bytes += size
-        self.requests.hold(self._channel.host, size)
+        self._hold_postponed(size)
         if refusal is not None:
             self._channel.refuse(str(refusal))
             return
@@ -95,9 +95,16 @@ class ReadGate:
 
     def _take_postponed(self) -> deque[RemotingCommand]:
         waiting, self.postponed = self.postponed, deque()
+        self._release_postponed()
+        return waiting
+
+    def _hold_postponed(self, size: int) -> None:
+        self._postponed_bytes += size
+        self.requests.hold(self._channel.host, size)
+
+    def _release_postponed(self) -> None:
         self.requests.release(self._channel.host, self._postponed_bytes)
         self._postponed_bytes = 0
-        return waiting
 
     # -- requests in progress -----------------------------------------------------------------------------------------
 
@@ -109,6 +116,13 @@ class ReadGate:
         if self._request_bytes > requests.connection_bytes and not self._is_full:
             self._is_full = True
             self._channel.pause_reading()
+
+    def token_refusal(self, access_key: str | None, command: RemotingCommand) -> Busy | None:
+        """Return why the sender of a request must try again later; None if its token has no budget, or has room.
+
+        `access_key`: whose signature of the request was verified; None: it needs none.
+        """
+        return None
 
     def settle(self) -> None:
         """Count the deferred bytes."""

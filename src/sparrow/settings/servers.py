@@ -50,6 +50,12 @@ class NetSettings(ListenerTls):
         ge=64 * KIB,
         description="Bytes of responses that the peer of a connection has not read above which it is not read from.",
     )
+    token_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=64 * MIB,
+        description="Bytes of requests in progress and of unsent responses of all connections with one access key, if "
+        "requests are signed; above, requests are answered with busy.",
+    )
     frame_timeout_ms: int = Field(
         default=60_000, ge=1, description="Time after which a connection with an incomplete frame is closed."
     )
