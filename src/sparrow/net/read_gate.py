@@ -24,16 +24,20 @@ from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
+    from sparrow.net.token_gate import TokenReadGate
 
 _RESUME_POLL_S = 0.01
 DEFERRED_BYTES_MAX = 1 << 16
 """With more deferred bytes than this, `settle` must be called."""
-_REQUEST_COST_BYTES = 1024
+REQUEST_COST_BYTES = 1024
 """What a request in progress costs besides its body and its ext fields, roughly."""
 
 
 class ReadGate:
     """The gate of one connection."""
+
+    token_gate: TokenReadGate | None = None
+    """The gate itself, if what it holds counts for a token."""
 
     def __init__(self, channel: Channel, budgets: ByteBudgets) -> None:
         self._channel, self._budgets = channel, budgets
@@ -170,6 +174,6 @@ def request_bytes_of(command: RemotingCommand) -> int:
     """Return how much memory a request costs, roughly."""
     ext = command.ext
     if type(ext) is Raw:
-        return len(command.body) + len(ext) + _REQUEST_COST_BYTES
+        return len(command.body) + len(ext) + REQUEST_COST_BYTES
     ext_bytes = sum(map(len, ext.values())) if ext else 0
-    return len(command.body) + ext_bytes + _REQUEST_COST_BYTES
+    return len(command.body) + ext_bytes + REQUEST_COST_BYTES

@@ -1,7 +1,7 @@
 """The byte budgets of tokens: what all connections that are signed with one access key may keep in memory together.
 
 1. Counted are requests in progress, requests that wait for their turn, and responses that are not sent, as in the
-   budgets of addresses.
+   budgets of addresses; and 1 KiB for each parked request.
 2. A request above the budget is answered with busy. Unsent responses above it close the connection of the token that
    has the most of them.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Busy
 from sparrow.net.byte_budgets import ByteBudgets
-from sparrow.net.read_gate import ReadGate, request_bytes_of
+from sparrow.net.read_gate import REQUEST_COST_BYTES, ReadGate, request_bytes_of
 from sparrow.net.token_budget import TokenBudget, TokenBytes
 from sparrow.wire.frame import RemotingCommand
 
@@ -26,6 +26,7 @@ class TokenReadGate(ReadGate):
         self._tokens, self._tight_bytes = tokens, tokens.bytes_max >> 1  # below, every request fits
         self._bytes = TokenBytes(tokens, "")  # of this connection alone, until a signature is verified
         self._has_token = False
+        self.token_gate = self
 
     def token_refusal(self, access_key: str | None, command: RemotingCommand) -> Busy | None:
         if not self._has_token and access_key is not None:
@@ -55,6 +56,10 @@ class TokenReadGate(ReadGate):
     def _release_postponed(self) -> None:
         self._bytes.held_bytes -= self._postponed_bytes
         super()._release_postponed()
+
+    def hold_parked(self, count: int) -> None:
+        """Note that requests are parked, without their bodies; a negative number: they are not any more."""
+        self._bytes.held_bytes += count * REQUEST_COST_BYTES
 
     def note_unsent(self, unsent_bytes: int) -> None:
         super().note_unsent(unsent_bytes)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.admin_token import ADMIN, AUTH
-from tests.support.platforms import SMALL_LOG, open_channel, running_platform, try_send
+from tests.support.platforms import SMALL_LOG, open_channel, running_platform, try_pull, try_send
 from tests.support.wait import eventually
 
 from sparrow import Credentials, Message
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin, Producer
+from sparrow.model.errors import ConnectionLost
 from sparrow.nameserver.server import NameServer
 from sparrow.net.channel import Channel
 from sparrow.net.signatures import make_signer
@@ -56,6 +57,26 @@ async def test_a_token_without_room_is_refused_and_others_are_served(platform: P
         assert await admin.topics()
         held.held_bytes -= 256 * MIB
         assert (await try_send(second, "orders", b"x")).code == ResponseCode.SUCCESS
+
+
+async def test_parked_pulls_count_until_they_end(platform: Platform, admin: Admin) -> None:
+    reader = await admin.issue_token("reader", "pc")
+    async with open_channel(platform.address) as channel, open_channel(platform.address) as waker:
+        for each in (channel, waker):
+            await signed_by(each, reader)
+        assert (await try_send(waker, "orders", b"x")).code == ResponseCode.SUCCESS
+        held = budget_of(platform).of("reader")
+        pulls = [asyncio.ensure_future(try_pull(channel, "orders", 0, 1, long_poll_ms=20_000)) for _ in range(3)]
+        await eventually(lambda: held.held_bytes == 3 * 1024)
+        assert (await try_send(waker, "orders", b"y")).code == ResponseCode.SUCCESS
+        assert [(await pull).code for pull in pulls] == [ResponseCode.SUCCESS] * 3
+        assert held.held_bytes == 0
+        again = asyncio.ensure_future(try_pull(channel, "orders", 0, 2, long_poll_ms=20_000))
+        await eventually(lambda: held.held_bytes == 1024)
+        channel.close()
+        await eventually(lambda: held.held_bytes == 0)
+        with pytest.raises(ConnectionLost):
+            await again
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
