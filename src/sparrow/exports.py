@@ -144,6 +144,7 @@ else:
             "StoreFull",
             "StoreInUse",
             "TooLarge",
+            "TooManyMessages",
             "Unavailable",
             "UnknownGroup",
             "UnknownOffset",

@@ -10,7 +10,7 @@ from tests.hostile.tally import Tally
 from tests.hostile.target import Target
 from tests.support.platforms import encode_properties, pull_header, send_header
 
-from sparrow.wire import bodies, headers
+from sparrow.wire import batch, bodies, headers
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RESPONSE_FLAG, RemotingCommand, encode
 from sparrow.wire.headers import Header
@@ -64,6 +64,28 @@ async def heavy_filters(target: Target, tally: Tally, count: int) -> None:
         condition = " OR ".join(f"p{number} = '{number}'" for number in range(100))
         pull = pull_header("hostile-filtered", tags=condition, expression_type="SQL92", count=32)
         await connection.send([request(RequestCode.PULL_MESSAGE, pull)] * count)
+    await target.hold()
+
+
+async def tiny_messages(target: Target, tally: Tally, count: int) -> None:
+    """Send batches of very many empty messages: far more than permitted, and as many as permitted in several shapes."""
+    empty = [(0, b"", b"")]
+    shapes = [
+        empty * 190_000,
+        empty * 20_000,
+        [(0, b"x" * 60_000, b""), *empty * 19_999],  # its first message does not look like one of many
+        [(0, b"x" * (number % 2), b"") for number in range(20_000)],
+        [(0, b"", b"DELAY\x010\x02")] * 20_000,  # has no delay, which only a look at each message tells
+        [(0, b"", b"__REF\x01x\x02")] * 20_000,
+        [(0, b"", b"KEYS\x01a b c d\x02TAGS\x01t\x02")] * 20_000,
+    ]
+    sends = [
+        request(RequestCode.SEND_BATCH_MESSAGE, send_header("hostile-tiny", batch=True), batch.encode(shape))
+        for shape in shapes
+    ]
+    async with attack_connection(target.broker, tally) as connection:
+        for number in range(count):
+            await connection.send([sends[number % len(sends)]])
     await target.hold()
 
 

@@ -42,6 +42,7 @@ ATTACKS = [
     Attack(frame_attacks.giant_headers, 1, 10, "2"),
     Attack(request_attacks.wide_pops, 5, 30, "2"),
     Attack(request_attacks.heavy_filters, 10, 200, "2"),
+    Attack(request_attacks.tiny_messages, 7, 200, "2"),
     Attack(request_attacks.mass_wake, 2_000, 200_000, "2, 6"),
     Attack(request_attacks.forged_registrations, 50, 5_000, "3"),
     Attack(frame_attacks.half_frames, 10, 80, "6"),

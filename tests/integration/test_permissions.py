@@ -115,6 +115,7 @@ async def test_a_message_of_another_topic_cannot_be_read_through_a_retry_topic(
             )
     assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS]
     assert "there is no message at physical offset" in (answers[0].remark or ""), "as if there was none"
+    assert platform.broker._listener.budgets.counts.by_access == {"permission": 1}
     assert [letter.body for letter in await admin.dead_letters("shop")] == [b"1"]
 
 

@@ -28,9 +28,11 @@ class RunningListener:
 
 
 @asynccontextmanager
-async def running_listener(serve: RequestReceiver, **settings: object) -> AsyncIterator[RunningListener]:
+async def running_listener(
+    serve: RequestReceiver, *, counts_tokens: bool = False, **settings: object
+) -> AsyncIterator[RunningListener]:
     """Run a listener; `settings` are those of `NetSettings`."""
-    listener = Listener(serve, NetSettings.model_validate(settings))
+    listener = Listener(serve, NetSettings.model_validate(settings), counts_tokens=counts_tokens)
     listener.bind(LOOPBACK, 0)
     await listener.start()
     try:

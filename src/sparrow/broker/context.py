@@ -163,7 +163,11 @@ class Broker:
 
     def may(self, call: RequestContext, action: TokenAction, topic: str, group: str | None = None) -> bool:
         """Return whether the sender of a request may take an action on a topic that the request does not name."""
-        return self.authorizer is None or self.authorizer.may(call.command, action, topic, group, call.channel.host)
+        if self.authorizer is None or self.authorizer.may(call.command, action, topic, group, call.channel.host):
+            return True
+        if call.channel.gate is not None:
+            call.channel.gate.refusals.note_denied()
+        return False
 
     @property
     def name(self) -> str:

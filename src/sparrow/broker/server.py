@@ -53,7 +53,7 @@ class BrokerServer:
     async def start(self) -> None:
         """Start to serve, and register with the name servers that can be reached."""
         name_servers = parse_addresses(self.settings.name_servers)
-        self._listener = Listener(None, self.settings.net, on_close=self._closed)
+        self._listener = Listener(None, self.settings.net, on_close=self._closed, counts_tokens=self.settings.auth)
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = advertised_address(self.settings.host, port, self.settings.advertised_host)
         try:

@@ -60,10 +60,13 @@ class AdminGuard:
         self._nobodys_secret_key = secrets.token_hex()
         """Unknown access keys are compared with it: they get the same answer as a wrong secret, in the same time."""
 
-    def check(self, command: RemotingCommand, challenge: Challenge | None, _host: str = "") -> None:
-        """Raise `NotPermitted` unless the request may be sent. Admin tokens have no source addresses."""
+    def check(self, command: RemotingCommand, challenge: Challenge | None, _host: str = "") -> str | None:
+        """Return the access key of a request, None if it needs none; raise `NotPermitted` if it may not be sent.
+
+        Admin tokens have no source addresses.
+        """
         if command.code in OPEN_CODES:
-            return
+            return None
         fields = command.fields()
         name = fields.get(ACCESS_KEY_FIELD)
         if not name or SIGNATURE_FIELD not in fields:
@@ -81,6 +84,7 @@ class AdminGuard:
                 f"the signature is not that of an admin token {name[:TOKEN_NAME_CHARS_MAX]!r} of this name server: "
                 "check the access key and the secret key",
             )
+        return name
 
 
 def _refusal(command: RemotingCommand, cause: RefusalCause, why: str) -> AccessRefused:

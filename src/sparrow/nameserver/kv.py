@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sparrow.model.errors import StorageError, TooLarge
+from sparrow.model.errors.base import by_limit
 
 KV_BYTES_MAX = 8 << 20
 """Size of all tables together, as JSON."""
@@ -56,7 +57,7 @@ class KvConfig:
     async def _replace_tables(self, tables: KvTables) -> None:
         data = msgspec.json.encode(tables)
         if len(data) > KV_BYTES_MAX:
-            raise TooLarge("the KV configuration", len(data), KV_BYTES_MAX)
+            raise by_limit("kv_bytes", TooLarge("the KV configuration", len(data), KV_BYTES_MAX))
         if self._path is not None:
             try:
                 await asyncio.to_thread(_replace_file, self._path, data)

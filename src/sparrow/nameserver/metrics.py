@@ -37,7 +37,8 @@ class NameServerMetrics:
         yield single(metrics.NAME_CONFLICTS, len(routes.conflicts.current()), labels)
         latencies = self._meter.by_names(lambda code, response: (request_name(code), response_name(response)))
         yield Family(metrics.REQUESTS, list(latencies.items()), labels)
-        refusals = {"connections": self._listener.refused, **self._listener.budgets.refusals()}
+        refusals = self._listener.limits_hit()
         yield Family(metrics.LIMITS_HIT, [((name,), count) for name, count in refusals.items()], labels)
+        yield Family(metrics.ACCESS_REFUSALS, self._listener.access_refusals(), labels)
         yield Family(metrics.HELD_BYTES, self._listener.budgets.held(), labels)
         yield Family(metrics.LOOP_HOLDS, self._listener.watchdog.values(), labels)

@@ -49,7 +49,9 @@ class NameServer:
     async def start(self) -> None:
         """Load the KV configuration and listen."""
         kv = await asyncio.to_thread(KvConfig, self._kv_path)
-        self._listener = Listener(self._serve, self.settings.net, on_close=self._closed)
+        self._listener = Listener(
+            self._serve, self.settings.net, on_close=self._closed, counts_tokens=self.settings.auth
+        )
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = advertised_address(self.settings.host, port)
         self.context = NameServerContext(

@@ -30,7 +30,8 @@ NAMES_MAX = 20
 _HEADER_TARGETS = ("topic", "brokerName", "namespace", "key")
 """Header fields that say what a request is about, where a server does not tell more."""
 
-RefusalCause = Literal["unsigned", "signature", "revoked", "disabled", "address", "permission"]
+RefusalCause = Literal["unsigned", "signature", "revoked", "disabled", "address", "permission", "tls"]
+"""Why access is refused. `tls`: a connection without a valid handshake, of which the audit log has no line."""
 
 
 class AccessRefused(NotPermitted):

@@ -1,4 +1,4 @@
-"""The byte budgets of a listener: what its peers may keep in memory, in all and by address.
+"""The byte budgets of a listener: what its peers may keep in memory, in all and by address; by token: `token_budget`.
 
 1. Incomplete frames and unsent responses can only be dropped with their connection. Above the budget, the largest
    connection of the address that holds the most is closed.
@@ -11,9 +11,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from sparrow.model.errors import Busy
+from sparrow.model.errors.base import LimitName
+from sparrow.net.refusals import RefusalCounts
+from sparrow.net.token_budget import TokenBudget
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 UNSENT_COUNTED_BYTES = 1 << 16
 """The unsent bytes of a connection from which on they are counted; fewer are those of a connection that is read."""
+BROKEN_FRAMES = "broken_frames"
+"""The name of a refusal: a connection that was closed because of a frame that is none, or is too large."""
 
 
 class ConnectionBytes:
@@ -153,7 +158,9 @@ class RequestBytes:
 class ByteBudgets:
     """All byte budgets of a listener."""
 
-    def __init__(self, settings: NetSettings) -> None:
+    def __init__(self, settings: NetSettings, *, counts_tokens: bool = False) -> None:
+        """`counts_tokens`: whether requests are signed, so that tokens have budgets, too."""
+        self.tokens = TokenBudget(settings.token_bytes_max) if counts_tokens else None
         self.incomplete_frames = IncompleteFrames(
             settings.incomplete_bytes_max, timeout_s=settings.frame_timeout_ms / 1000
         )
@@ -162,6 +169,8 @@ class ByteBudgets:
         )
         self.unsent = ConnectionBytes("unsent responses", "net.unsent_bytes_max", settings.unsent_bytes_max)
         self.connection_unsent_bytes_max = settings.connection_unsent_bytes_max
+        self.counts = RefusalCounts()
+        """Other refusals of the listener."""
 
     def held(self) -> list[tuple[tuple[str], float]]:
         """Return the bytes that are held now, by kind, as a metric has them."""
@@ -177,4 +186,7 @@ class ByteBudgets:
             "incomplete_frames": self.incomplete_frames.refused,
             "request_bytes": self.requests.refused,
             "unsent_bytes": self.unsent.refused,
+            "token_bytes": self.tokens.refused if self.tokens is not None else 0,
+            **dict.fromkeys((*get_args(LimitName), BROKEN_FRAMES), 0),
+            **self.counts.by_limit,
         }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.net.address import peer_of
 from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
-from sparrow.net.read_gate import ReadGate
+from sparrow.net.token_gate import make_gate
 from sparrow.wire import headers
 from sparrow.wire.codes import ADVERTISED_VERSION, Language, request_code_name
 from sparrow.wire.connection import Connection
@@ -92,7 +92,7 @@ class Channel(asyncio.Protocol):
         """Requests of the peer that are being handled."""
         self.ready_bytes = 0
         """Bytes of responses that are made, and written in the next iteration of the event loop."""
-        self.gate = ReadGate(self, budgets) if budgets is not None else None
+        self.gate = make_gate(self, budgets) if budgets is not None else None
         """Decides when a listener reads from the peer; None at clients."""
         self.watchdog = watchdog
         """Finds the requests that hold the event loop."""
@@ -109,8 +109,7 @@ class Channel(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._turn_ends_s = 0.0
-        self._is_turn_open = False
-        """Whether the next read belongs to the same turn."""
+        self._is_turn_open = False  # whether the next read belongs to the same turn
         self._is_flushing = False
         self._pending: dict[int, _PendingRequest] = {}
         self._opaque = 0
@@ -205,8 +204,7 @@ class Channel(asyncio.Protocol):
         if not out or transport is None:
             return
         is_large = self._out_bytes > _LARGE_PIECE_BYTES * len(out)
-        self._out = []
-        self._out_bytes = 0
+        self._out, self._out_bytes = [], 0
         if transport.is_closing():  # the peer will not read it
             return
         self.last_active_s = self._loop.time()
@@ -274,6 +272,8 @@ class Channel(asyncio.Protocol):
                 "%(peer)s broke the protocol: %(error)s; its connection is closed",
                 {"peer": self.address, "error": stream.error},
             )
+            if gate is not None:
+                gate.note_broken_frame()
             self.close(str(stream.error))
 
     def take(self, commands: Collection[RemotingCommand], began_s: float | None = None) -> None:

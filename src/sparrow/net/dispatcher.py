@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
+from sparrow.model.errors.base import by_limit
 from sparrow.net.channel import Channel
 from sparrow.net.read_gate import DEFERRED_BYTES_MAX, ReadGate, request_bytes_of
 from sparrow.net.request_meter import RequestMeter
@@ -126,8 +127,6 @@ class RequestDispatcher(Generic[C]):
         self._deferred: dict[asyncio.Future[None], list[_Deferred]] = {}
         """Requests in progress that share a future."""
         self.is_stopping = False
-        self.refused_busy = 0
-        """Requests that were refused because their peer had too many in progress."""
         self.meter: RequestMeter | None = None
         """Measures the requests; None: they are not measured."""
 
@@ -150,7 +149,7 @@ class RequestDispatcher(Generic[C]):
         try:
             response = plain(command, channel)
         except Exception as error:
-            response = encode_error(command, error, peer=channel.address)
+            response = _encode_refusal(command, error, channel)
         if response is None:
             if self.meter is not None and command.flag & ONE_WAY_FLAG:  # else it is parked
                 self.meter.count_response(command.code, None, channel.read_began_s)
@@ -182,14 +181,14 @@ class RequestDispatcher(Generic[C]):
 
     def _body_too_large(self, command: RemotingCommand) -> TooLarge:
         limit = self._body_limits.get(command.code, BODY_BYTES_MAX)
-        return TooLarge(f"the body of request {command.code}", len(command.body), limit)
+        return by_limit("request_size", TooLarge(f"the body of request {command.code}", len(command.body), limit))
 
     def _refuse(self, command: RemotingCommand, channel: Channel, error: Exception) -> None:
         log.info(
             "request %(code)s of %(peer)s is refused: %(error)s",
             {"code": command.code, "peer": channel.address, "error": error},
         )
-        response = encode_error(command, error, peer=channel.address)
+        response = _encode_refusal(command, error, channel)
         if response is not None:
             channel.write(response)
 
@@ -224,7 +223,7 @@ class RequestDispatcher(Generic[C]):
         if future.cancelled():
             response = encode_error(command, Closed("the server"))
         elif (error := future.exception()) is not None:
-            response = encode_error(command, error, peer=channel.address)
+            response = _encode_refusal(command, error, channel)
         else:
             response = future.result()
         if response is not None:
@@ -293,8 +292,10 @@ class RequestDispatcher(Generic[C]):
                 return HandlerResponse(code=ResponseCode.GO_AWAY, remark="the server is stopping: use another one")
             raise Closed("the server")
         if channel.requests_in_progress > REQUESTS_IN_PROGRESS_MAX:
-            self.refused_busy += 1
-            raise Busy(f"{channel.requests_in_progress} requests of this connection are in progress")
+            raise by_limit(
+                "requests_in_progress",
+                Busy(f"{channel.requests_in_progress} requests of this connection are in progress"),
+            )
         handler = self._handlers.get(command.code)
         if handler is None:
             # The leading blank is RocketMQ's; programs may compare the text.
@@ -347,6 +348,13 @@ def encode_error(command: RemotingCommand, error: BaseException, *, peer: str = 
         )
     code, remark = response_for_error(error)
     return encode_response(command, HandlerResponse(code=code, remark=remark))
+
+
+def _encode_refusal(command: RemotingCommand, error: BaseException, channel: Channel) -> bytes | None:
+    """Count an error, and return the frame that reports it."""
+    if channel.gate is not None:
+        channel.gate.refusals.note(error)
+    return encode_error(command, error, peer=channel.address)
 
 
 def _count_unready(channel: Channel, future: asyncio.Future[bytes | None]) -> None:

@@ -32,14 +32,15 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         handlers: Mapping[int, RequestHandler[C]],
         plain: Mapping[int, InlineHandler] | None = None,
         *,
-        check: Callable[[RemotingCommand, Challenge | None, str], None],
+        check: Callable[[RemotingCommand, Challenge | None, str], str | None],
         audit: AuditLog,
         body_limits: Mapping[int, int] | None = None,
     ) -> None:
         """Create a dispatcher; `check` raises the error that the peer gets.
 
         It receives the challenge of the connection, if the peer has asked for one, and the address of the peer without
-        its port. Refusals, and the actions that `audit` has, are logged there.
+        its port. It returns the access key whose signature it has verified; None for a request that needs none.
+        Refusals, and the actions that `audit` has, are logged there.
         """
         super().__init__(context, handlers, plain, body_limits=body_limits)
         self._check, self._audit = check, audit
@@ -50,15 +51,21 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
                 self._give_challenge(command, channel)
                 return
             try:
-                self._check(command, channel.challenge, channel.host)
+                access_key = self._check(command, channel.challenge, channel.host)
             except AccessRefused as refusal:
                 self._audit.refused(command, channel.address, refusal)
+                if channel.gate is not None:
+                    channel.gate.refusals.note(refusal)
                 response = encode_error(command, refusal)
                 if response is not None:
                     channel.write(response)
                 return
             except Exception as error:
                 self._refuse(command, channel, error)
+                return
+            gate = channel.gate
+            if gate is not None and (busy := gate.token_refusal(access_key, command)) is not None:
+                self._refuse(command, channel, busy)
                 return
         super().__call__(command, channel)
 

@@ -42,7 +42,9 @@ class Listener:
         *,
         on_open: Callable[[Channel], None] | None = None,
         on_close: Callable[[Channel], None] | None = None,
+        counts_tokens: bool = False,
     ) -> None:
+        """Create a listener. `counts_tokens`: whether its requests are signed, so that tokens have budgets of bytes."""
         self.channels: set[Channel] = set()
         self.port = 0
         self.serve = serve
@@ -55,7 +57,7 @@ class Listener:
         self._sweep: asyncio.TimerHandle | None = None
         self._failures = LogIntervals()
         self._tls: TlsAcceptor | None = None
-        self.budgets = ByteBudgets(self._settings)
+        self.budgets = ByteBudgets(self._settings, counts_tokens=counts_tokens)
         self.watchdog = LoopWatchdog(self._settings.loop_hold_ms)
         self.refused = 0
         """Connections that were refused because of a limit."""
@@ -99,6 +101,16 @@ class Listener:
             budgets=self.budgets,
             watchdog=self.watchdog,
         )
+
+    def limits_hit(self) -> dict[str, int]:
+        """Return the connections and requests that were refused because of a limit, by its name."""
+        return {"connections": self.refused, **self.budgets.refusals()}
+
+    def access_refusals(self) -> list[tuple[tuple[str], float]]:
+        """Return the connections and requests that were refused for want of access, as a metric has them."""
+        counts = self.budgets.counts
+        counts.by_access["tls"] = self._tls.refused if self._tls is not None else 0
+        return counts.access_samples()
 
     def _is_full(self, peer: str, descriptor: int) -> bool:
         """Tell whether there is no place for a connection of that peer. Handshakes take places too."""

@@ -18,26 +18,31 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.model.errors import Busy
+from sparrow.net.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
 from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
+    from sparrow.net.token_gate import TokenReadGate
 
 _RESUME_POLL_S = 0.01
 DEFERRED_BYTES_MAX = 1 << 16
 """With more deferred bytes than this, `settle` must be called."""
-_REQUEST_COST_BYTES = 1024
+REQUEST_COST_BYTES = 1024
 """What a request in progress costs besides its body and its ext fields, roughly."""
 
 
 class ReadGate:
     """The gate of one connection."""
 
+    token_gate: TokenReadGate | None = None
+    """The gate itself, if what it holds counts for a token."""
+
     def __init__(self, channel: Channel, budgets: ByteBudgets) -> None:
         self._channel, self._budgets = channel, budgets
         self._loop = asyncio.get_running_loop()
-        self.requests = budgets.requests
+        self.requests, self.refusals = budgets.requests, budgets.counts
         self.postponed: deque[RemotingCommand] = deque()
         """Requests that wait for the next turn, or until the peer has read the responses to earlier ones."""
         self._postponed_bytes = 0
@@ -56,6 +61,10 @@ class ReadGate:
             self._incomplete_bytes = held_bytes
             self._budgets.incomplete_frames.note(self._channel, held_bytes, is_new=is_new)
 
+    def note_broken_frame(self) -> None:
+        """Note that the connection is closed because of what the peer has sent."""
+        self.refusals.by_limit[BROKEN_FRAMES] += 1
+
     def postpone(self, commands: Collection[RemotingCommand]) -> None:
         """Let requests wait for the next turn, after those that wait already; read no more until then."""
         is_waiting = bool(self.postponed)
@@ -64,8 +73,7 @@ class ReadGate:
         self.postponed += commands
         size = sum(map(request_bytes_of, commands))
         refusal = self.requests.refusal(self._channel.host, size) if self.requests.is_tight else None
-        self._postponed_bytes += size
-        self.requests.hold(self._channel.host, size)
+        self._hold_postponed(size)
         if refusal is not None:
             self._channel.refuse(str(refusal))
             return
@@ -91,9 +99,16 @@ class ReadGate:
 
     def _take_postponed(self) -> deque[RemotingCommand]:
         waiting, self.postponed = self.postponed, deque()
+        self._release_postponed()
+        return waiting
+
+    def _hold_postponed(self, size: int) -> None:
+        self._postponed_bytes += size
+        self.requests.hold(self._channel.host, size)
+
+    def _release_postponed(self) -> None:
         self.requests.release(self._channel.host, self._postponed_bytes)
         self._postponed_bytes = 0
-        return waiting
 
     # -- requests in progress -----------------------------------------------------------------------------------------
 
@@ -105,6 +120,13 @@ class ReadGate:
         if self._request_bytes > requests.connection_bytes and not self._is_full:
             self._is_full = True
             self._channel.pause_reading()
+
+    def token_refusal(self, access_key: str | None, command: RemotingCommand) -> Busy | None:
+        """Return why the sender of a request must try again later; None if its token has no budget, or has room.
+
+        `access_key`: whose signature of the request was verified; None: it needs none.
+        """
+        return None
 
     def settle(self) -> None:
         """Count the deferred bytes."""
@@ -152,6 +174,6 @@ def request_bytes_of(command: RemotingCommand) -> int:
     """Return how much memory a request costs, roughly."""
     ext = command.ext
     if type(ext) is Raw:
-        return len(command.body) + len(ext) + _REQUEST_COST_BYTES
+        return len(command.body) + len(ext) + REQUEST_COST_BYTES
     ext_bytes = sum(map(len, ext.values())) if ext else 0
-    return len(command.body) + ext_bytes + _REQUEST_COST_BYTES
+    return len(command.body) + ext_bytes + REQUEST_COST_BYTES

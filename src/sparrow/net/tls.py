@@ -159,6 +159,8 @@ class TlsAcceptor:
         self._make_channel, self._is_full = make_channel, is_full
         self._opening: set[asyncio.Task[None]] = set()
         self._failures = LogIntervals()
+        self.refused = 0
+        """Connections that do not use TLS, or whose handshake failed."""
 
     @property
     def openings(self) -> int:
@@ -198,6 +200,8 @@ class TlsAcceptor:
                 await loop.connect_accepted_socket(self._make_channel, connection, ssl=context)
         except BaseException as error:
             connection.close()
+            if isinstance(error, OSError):  # which TimeoutError is, too
+                self.refused += 1
             if isinstance(error, TimeoutError):
                 self._report(peer, f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s")
             elif isinstance(error, OSError):

@@ -74,3 +74,7 @@ class ReplicaMetrics:
         yield single(metrics.REPLICATION_LAG, max(0, position.end - position.high_watermark), labels)
         if self._broker_metrics is not None:
             yield from self._broker_metrics.families()
+            return
+        listener = self._server._listener
+        yield Family(metrics.LIMITS_HIT, [((name,), count) for name, count in listener.limits_hit().items()], labels)
+        yield Family(metrics.ACCESS_REFUSALS, listener.access_refusals(), labels)

@@ -104,7 +104,9 @@ class ReplicaServer:
 
     async def start(self) -> None:
         """Start to follow, or to lead."""
-        self._listener = Listener(self._receive, self.settings.net, on_close=self._closed)
+        self._listener = Listener(
+            self._receive, self.settings.net, on_close=self._closed, counts_tokens=self.settings.auth
+        )
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = advertised_address(self.settings.host, port, self.settings.advertised_host)
         try:

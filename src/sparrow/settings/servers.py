@@ -50,6 +50,12 @@ class NetSettings(ListenerTls):
         ge=64 * KIB,
         description="Bytes of responses that the peer of a connection has not read above which it is not read from.",
     )
+    token_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=64 * MIB,
+        description="Bytes of requests in progress and of unsent responses of all connections with one access key, if "
+        "requests are signed; above, requests are answered with busy.",
+    )
     frame_timeout_ms: int = Field(
         default=60_000, ge=1, description="Time after which a connection with an incomplete frame is closed."
     )
@@ -148,6 +154,11 @@ class BrokerSettings(Section):
     topic_queues_max: int = Field(default=65_536, ge=1, le=65_536, description="Most queues of a topic.")
     groups_max: int = Field(default=50_000, ge=1, description="Most consumer groups; more are refused.")
 
+    batch_messages_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most messages in one batch send; larger batches are refused.",
+    )
     pull_messages_default: int = Field(
         default=32,
         ge=1,

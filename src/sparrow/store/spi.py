@@ -12,6 +12,7 @@ Methods whose names end in `_nowait` return without waiting for a disk or a data
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -292,8 +293,13 @@ class BatchFields(NamedTuple):
 class BatchAppender(Protocol):
     """Appends the body of a batch send, without an object for each message."""
 
-    def append_batch_nowait(self, queue: Queue, batch: bytes | memoryview, common: BatchFields) -> AppendResult:
-        """Append the messages of a batch (`wire.batch`); raise `ProtocolError` if it is none."""
+    def append_batch_nowait(
+        self, queue: Queue, batch: bytes | memoryview, common: BatchFields, *, messages_max: int = sys.maxsize
+    ) -> AppendResult:
+        """Append the messages of a batch (`wire.batch`), completely or not at all.
+
+        Raise `ProtocolError` if it is none, and `TooManyMessages` if it has more than `messages_max`.
+        """
         ...
 
 

@@ -10,11 +10,12 @@ bytes   field
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from sparrow.model.errors import ProtocolError, TooLarge
+from sparrow.model.errors import ProtocolError, TooLarge, TooManyMessages
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 _FIXED = Struct(">iiiii")
@@ -44,11 +45,17 @@ def encode(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode(batch: bytes | memoryview) -> list[BatchMessage]:
-    """Decode the messages. Any bytes give a list or a `ProtocolError`; no read crosses the end of a message."""
+def decode(batch: bytes | memoryview, *, messages_max: int = sys.maxsize) -> list[BatchMessage]:
+    """Decode the messages. Any bytes give a list or a `ProtocolError`; no read crosses the end of a message.
+
+    `TooManyMessages` for more than `messages_max`, of which no more are decoded.
+    """
     batch = bytes(batch)
-    messages, at, end = [], 0, len(batch)
+    messages: list[BatchMessage] = []
+    at, end = 0, len(batch)
     while at < end:
+        if len(messages) == messages_max:
+            raise TooManyMessages(messages_max)
         if end - at < BATCH_MESSAGE_BYTES_MIN:
             raise ProtocolError(f"no message of a batch fits into the {end - at} bytes from byte {at} on")
         size, _, _, flag, body_bytes = _FIXED.unpack_from(batch, at)

@@ -13,10 +13,12 @@
 1. All numbers are big-endian. A batch has at least one record.
 2. Any bytes give batches that cover every byte, or a `ProtocolError`. The contents of records are not checked.
 3. Records are not copied.
+4. The number of batches in a request has a limit: decoding takes some microseconds for each, however small it is.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -31,6 +33,8 @@ from sparrow.wire.record import RECORD_BYTES_MIN
 _COUNT = Struct(">I")
 _TOPIC_BYTES = Struct(">H")
 _NUMBERS = Struct(">iII")
+BATCHES_MAX = 10_000
+"""Batches in one request."""
 _SMALLEST = _TOPIC_BYTES.size + 1 + _NUMBERS.size + 4 + RECORD_BYTES_MIN
 
 
@@ -70,11 +74,11 @@ def encode(batches: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]]
     return b"".join(parts)
 
 
-def decode(body: bytes | memoryview) -> list[QueueBatch]:
+def decode(body: bytes | memoryview, *, batches_max: int = sys.maxsize) -> list[QueueBatch]:
     """Decode the batches of a body, without copying its bytes."""
     view = memoryview(body).cast("B")
     found = []
-    for queue, sizes_at, records_at, end in _walk(view):
+    for queue, sizes_at, records_at, end in _walk(view, batches_max):
         sizes = np.frombuffer(view[sizes_at:records_at], ">u4")
         if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.uint64)) != end - records_at:
             raise ProtocolError(f"the sizes of the records for {queue} do not add up to their bytes")
@@ -83,15 +87,17 @@ def decode(body: bytes | memoryview) -> list[QueueBatch]:
 
 
 def topics_in(body: bytes | memoryview) -> set[str]:
-    """Return the topics of all batches, without decoding the records."""
-    return {positions.queue.topic for positions in _walk(memoryview(body).cast("B"))}
+    """Return the topics of all batches of a request, without decoding the records."""
+    return {positions.queue.topic for positions in _walk(memoryview(body).cast("B"), BATCHES_MAX)}
 
 
-def _walk(view: memoryview) -> Iterator[_Positions]:
+def _walk(view: memoryview, batches_max: int) -> Iterator[_Positions]:
     if len(view) < _COUNT.size:
         raise ProtocolError(f"{len(view)} bytes are too few for a batch count")
     (count,) = _COUNT.unpack_from(view)
     at, total = _COUNT.size, len(view)
+    if count > batches_max:
+        raise ProtocolError(f"{count} batches are too many for one request: {batches_max} is the maximum")
     if count > (total - at) // _SMALLEST:
         raise ProtocolError(f"{total} bytes cannot hold {count} batches")
     for number in range(count):

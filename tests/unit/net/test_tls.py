@@ -60,6 +60,7 @@ async def test_a_connection_without_tls_is_refused_where_tls_is_required(server_
         async with open_raw_connection(server.address) as wire:
             wire.write(RemotingCommand(ECHO, 1))
             assert await wire.is_closed_by_peer()
+        assert (("tls",), 1) in server.listener.access_refusals()
     assert "does not use TLS, and net.tls_required is true" in caplog.text
 
 
@@ -96,6 +97,7 @@ async def test_mutual_tls_accepts_only_clients_with_a_certificate(server_files, 
             # With TLS 1.3, a client learns only with the first answer that its certificate was refused.
             stranger = await connect(server.address, tls=trusting(server_files))
             await stranger.request(ECHO)
+        assert (("tls",), 1) in server.listener.access_refusals()
         known = await connect(server.address, tls=trusting(server_files, client))
         assert (await known.request(ECHO, body=b"me")).body == b"me"
         known.close()

@@ -5,7 +5,7 @@ import struct
 import pytest
 from tests.support.cases import each_case
 
-from sparrow.model.errors import ProtocolError, TooLarge
+from sparrow.model.errors import ProtocolError, TooLarge, TooManyMessages
 from sparrow.wire.batch import decode, encode
 
 MEMBERS = [(0, b"one", b"TAGS\x01a\x02"), (7, b"", b""), (-1, b"three", b"")]
@@ -19,6 +19,12 @@ def test_members_round_trip_in_order():
 
 def test_the_layout_is_that_of_java():
     assert encode([(5, b"ab", b"k\x01v\x02")]) == struct.pack(">iiiii2sh4s", 28, 0, 0, 5, 2, b"ab", 4, b"k\x01v\x02")
+
+
+def test_more_messages_than_permitted_are_not_decoded():
+    assert decode(encode(MEMBERS), messages_max=3) == MEMBERS
+    with pytest.raises(TooManyMessages, match=r"batch_messages_max = 2:"):
+        decode(encode(MEMBERS) + b"not a message", messages_max=2)
 
 
 def test_magic_and_crc_are_ignored():

@@ -71,3 +71,13 @@ ONE = encode_queue_batches("T", {0: [b"a", b"b"]})
 def test_invalid_bytes_are_refused_with_a_reason(body, why):
     with pytest.raises(ProtocolError, match=why):
         queue_batches.decode(body)
+
+
+def test_a_request_has_at_most_so_many_batches(monkeypatch: pytest.MonkeyPatch):
+    body = queue_batches.encode([make_queue_batch("T", number, [b"x"]) for number in range(4)])
+    assert len(queue_batches.decode(body, batches_max=4)) == 4
+    with pytest.raises(ProtocolError, match="4 batches are too many for one request: 3 is the maximum"):
+        queue_batches.decode(body, batches_max=3)
+    monkeypatch.setattr(queue_batches, "BATCHES_MAX", 3)
+    with pytest.raises(ProtocolError, match="too many"):
+        queue_batches.topics_in(body)

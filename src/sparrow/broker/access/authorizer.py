@@ -84,8 +84,8 @@ class RequestAuthorizer:
         self._nobodys_secret_key = secrets.token_hex()
         """Unknown access keys are compared with it: they get the same answer as a wrong secret, in the same time."""
 
-    def check(self, command: RemotingCommand, challenge: Challenge | None = None, host: str = "") -> None:
-        """Raise `NotPermitted` unless the request may be sent.
+    def check(self, command: RemotingCommand, challenge: Challenge | None = None, host: str = "") -> str:
+        """Return the access key of a request, or raise `NotPermitted` if it may not be sent.
 
         `challenge` is the one of its connection, `host` the address of the peer without its port.
         """
@@ -116,6 +116,7 @@ class RequestAuthorizer:
             )
         if token is not None:
             self._check_permission(token, command, fields, host)
+        return name
 
     def _check_permission(self, token: Token, command: RemotingCommand, fields: Mapping[str, str], host: str) -> None:
         """Check what a token may do. Requests with the same names as an earlier one are not compared again."""

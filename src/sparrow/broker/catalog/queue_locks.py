@@ -32,6 +32,8 @@ class QueueLocks:
         self._lock_ms, self._locks_max = lock_ms, locks_max
         # Ordered by renewal: expired locks are at the front.
         self._locks: dict[tuple[str, QueueRef], _Lock] = {}
+        self.refused = 0
+        """Locks that were not given because of the limit."""
 
     def __len__(self) -> int:
         return len(self._locks)
@@ -60,6 +62,7 @@ class QueueLocks:
         found = self._locks.get(key)
         if found is None:
             if len(self._locks) >= self._locks_max:
+                self.refused += 1
                 return False
         elif found.client_id != client_id and not self._is_expired(found, now_ms):
             return False

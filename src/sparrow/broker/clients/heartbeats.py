@@ -12,6 +12,7 @@ from sparrow.broker.clients.registry import CLUSTERING
 from sparrow.broker.clients.subscriptions import build_filter
 from sparrow.broker.context import Broker
 from sparrow.model.errors import BadRequest, Refused, StoreFull
+from sparrow.model.errors.base import by_limit
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
@@ -39,7 +40,10 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Handl
         raise BadRequest("HeartbeatData", "clientID", "is empty")
     named, groups_max = len(data.consumer_data_set) + len(data.producer_data_set), broker.settings.client_groups_max
     if named > groups_max:
-        raise Refused(f"the client has {named} groups, the limit is {groups_max} (broker.client_groups_max)")
+        raise by_limit(
+            "client_groups",
+            Refused(f"the client has {named} groups, the limit is {groups_max} (broker.client_groups_max)"),
+        )
     if broker.is_follower:  # it creates nothing, and knows all members when it becomes the leader
         changed = broker.clients.heartbeat(
             call.channel,

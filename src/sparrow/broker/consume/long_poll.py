@@ -23,6 +23,7 @@ from collections.abc import Callable
 from sparrow.broker.consume.grown_queues import GrownQueues
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue, QueueOffset
+from sparrow.net.read_gate import ReadGate
 from sparrow.telemetry.histogram import DurationHistogram
 from sparrow.telemetry.metrics.rocketmq import RPC_BOUNDS_MS
 from sparrow.wire.codes import RequestCode
@@ -40,7 +41,7 @@ class ParkedRequest:
     A pop waits for the first of several queues to grow: `queue` and `other_queues`.
     """
 
-    __slots__ = ("channel", "code", "host", "offset", "other_queues", "parked_s", "queue", "resume", "slot")
+    __slots__ = ("channel", "code", "gate", "host", "offset", "other_queues", "parked_s", "queue", "resume", "slot")
 
     def __init__(
         self,
@@ -62,6 +63,9 @@ class ParkedRequest:
         self.slot, self.code, self.parked_s = 0, code, 0.0
         self.host: str = getattr(channel, "host", "")
         """The address of the peer, without its port."""
+        gate: ReadGate | None = getattr(channel, "gate", None)
+        self.gate = gate.token_gate if gate is not None else None
+        """Counts the request for the token of its connection; None: there is none."""
 
 
 class LongPollTable:
@@ -100,6 +104,8 @@ class LongPollTable:
             if not self._make_room(request.host):
                 raise Busy(f"{self.count} requests are parked already: try again later, or raise long_polls_max")
         self.count += 1
+        if request.gate is not None:
+            request.gate.hold_parked(1)
         self._of_host.setdefault(request.host, {})[request] = None
         self._waiting.setdefault(request.queue, {})[request] = None
         for queue in request.other_queues:
@@ -198,6 +204,8 @@ class LongPollTable:
         if waiting is None or waiting.pop(request, self) is self:
             return
         self.count -= 1
+        if request.gate is not None:
+            request.gate.hold_parked(-1)
         if not waiting:
             del self._waiting[request.queue]
         for queue in request.other_queues:

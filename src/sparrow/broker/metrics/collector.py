@@ -307,15 +307,15 @@ class BrokerMetrics:
 
     def _limits(self) -> Iterator[tuple[Metric, Any]]:
         refusals = {
-            "connections": self._listener.refused,
-            **self._listener.budgets.refusals(),
+            **self._listener.limits_hit(),
             "long_polls": self._broker.long_polls.refused,
-            "requests_in_progress": self._dispatcher.refused_busy,
+            "queue_locks": self._broker.queue_locks.refused,
             "topics": self._broker.topics.refused,
             "topic_queues": self._broker.topics.refused_queues,
             "groups": self._broker.groups.refused,
         }
         yield own.LIMITS_HIT, [((name,), count) for name, count in refusals.items()]
+        yield own.ACCESS_REFUSALS, self._listener.access_refusals()
         yield own.HELD_BYTES, self._listener.budgets.held()
         yield own.LOOP_HOLDS, self._listener.watchdog.values()
         limits: dict[str, SeriesLimit[Any]] = {"topic": self._topics, "group": self._groups}

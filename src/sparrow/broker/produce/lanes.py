@@ -6,6 +6,8 @@ That mapping never changes, so a topic has lanes from its creation or never, and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from sparrow.model.errors import IllegalMessage, Refused
@@ -21,7 +23,7 @@ from sparrow.model.priority import (
 from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_PRIORITY_NUMBER
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.wire import batch
+from sparrow.wire.batch import BatchMessage
 from sparrow.wire.properties import property_value
 
 
@@ -69,10 +71,10 @@ def lane_queue(part: Queue, properties: str) -> Queue:
     return Queue(part.topic, read_queue_id(part.id, Priority.MIDDLE if priority is None else priority))
 
 
-def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
+def lane_queue_for_batch(queue: Queue, members: Iterable[BatchMessage]) -> Queue:
     """Return the read queue of a batch. `queue` is the one for messages without a priority."""
     otherwise = priority_of_queue(queue.id)
-    stated = {stated_priority(member.properties) for member in batch.decode(body)}
+    stated = {stated_priority(member.properties) for member in members}
     priorities = {otherwise if priority is None else priority for priority in stated}
     if len(priorities) > 1:
         found = ", ".join(priority.label for priority in sorted(priorities))

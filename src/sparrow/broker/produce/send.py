@@ -6,7 +6,7 @@ same flush share its future.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable
 from functools import partial
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
@@ -14,12 +14,11 @@ from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
 from sparrow.broker.metrics.event_counters import SMALL_BYTES
+from sparrow.broker.produce.batch_send import BatchSends
 from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
-from sparrow.broker.produce.lanes import has_lanes, lane_queue_for_batch
 from sparrow.broker.produce.queue_choice import broker_only_topic, choose_queue
 from sparrow.broker.produce.send_properties import (
     delivery_time_ms,
-    is_delayed,
     numeric_property,
     terminated,
     wants_no_wait,
@@ -30,10 +29,7 @@ from sparrow.model.errors import (
     FlushTimeout,
     IllegalMessage,
     NoFollower,
-    ProtocolError,
-    Refused,
     ReplicationTimeout,
-    TooLarge,
 )
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
@@ -54,9 +50,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import DeferredResponse, InlineHandler, InlineResult, encode_error
-from sparrow.store.spi import AppendResult, BatchFields, PendingAppend
-from sparrow.wire import batch, headers
-from sparrow.wire.batch import BatchMessage
+from sparrow.store.spi import AppendResult, PendingAppend
+from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.error_codes import response_for_error
 from sparrow.wire.frame import RemotingCommand
@@ -75,7 +70,6 @@ class SendHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters, self._events = broker.counters, broker.events
-        self._batch_appender = broker.store.batch_appender
         self._deduplicator: SendDeduplicator | None = None
         if not broker.store.deduplicates_sends:
             assert broker.store.assigns_offsets_at_once, "the deduplicator needs the offset of each send"
@@ -90,7 +84,7 @@ class SendHandler:
             PROPERTY_TRACE_SWITCH: "true",
         }
         self._stamp = encode(stamp)
-        self._message_bytes_max = broker.store.message_bytes_max
+        self._append_batch = BatchSends(broker, self._stamp).append
 
     def handlers(self) -> dict[int, InlineHandler]:
         return with_send_spans(
@@ -115,11 +109,10 @@ class SendHandler:
             return self._to_new_topic(request, command, channel)
         queue = choose_queue(request, topic)
         if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-            pending = self._append_batch(request, command, channel, queue)
-            if not isinstance(pending, AppendResult):
-                return self._answer_later(request, command, channel, None, pending)
-            appended = pending
-            return self._answer(request, command, channel, appended.queue, appended)
+            batched = self._append_batch(request, command, channel, queue)
+            if not isinstance(batched, AppendResult):
+                return self._answer_later(request, command, channel, None, batched)
+            return self._answer(request, command, channel, batched.queue, batched)
         draft = self._draft(request, command, channel)
         properties = request.properties
         # a retry has the sequence number of the first send, and is no repeat
@@ -247,55 +240,6 @@ class SendHandler:
             token=self._broker.token_of(command),
         )
 
-    def _append_batch(
-        self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue
-    ) -> PendingAppend:
-        body = command.body
-        if request.topic.startswith(RETRY_TOPIC_PREFIX):
-            raise IllegalMessage("a batch cannot go to a retry topic: send the messages one by one")
-        if request.sys_flag & HIDDEN_FLAG:
-            raise IllegalMessage("a batch cannot be part of a transaction")
-        if len(body) > self._message_bytes_max:
-            raise TooLarge("the batch", len(body), self._message_bytes_max)
-        if len(body) < batch.BATCH_MESSAGE_BYTES_MIN:
-            raise Refused("the batch has no message")
-        if is_delayed(request.properties.encode()):
-            raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
-        try:
-            if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
-                queue = lane_queue_for_batch(queue, body)
-            if self._batch_appender is None or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
-                return self._store.append_nowait(queue, self._drafts(request, command, channel))
-            common = BatchFields(
-                request.sys_flag, request.born_ms, channel.packed_host, request.reconsume_times, self._stamp
-            )
-            return self._batch_appender.append_batch_nowait(queue, body, common)
-        except ProtocolError as cause:
-            raise Refused(f"the batch cannot be decoded: {cause}") from cause
-
-    def _drafts(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> list[Draft]:
-        body = command.body
-        members = batch.decode(body)
-        token, stamp, born_host = self._broker.token_of(command), self._stamp, channel.packed_host
-        # Searching the whole batch once is cheaper than searching each message.
-        if (b"DELAY" in body or b"TIMER_D" in body) and any(is_delayed(properties) for _, _, properties in members):
-            raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
-        if b"__REF" in body:
-            members = [BatchMessage(flag, body, strip_references(properties)) for flag, body, properties in members]
-        return [
-            Draft(
-                body=body,
-                properties=terminated(properties) + stamp,
-                flag=flag,
-                sys_flag=request.sys_flag,
-                born_ms=request.born_ms,
-                born_host=born_host,
-                reconsume_times=request.reconsume_times,
-                token=token,
-            )
-            for flag, body, properties in members
-        ]
-
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def _answer(
@@ -349,7 +293,7 @@ class SendHandler:
         command: RemotingCommand,
         channel: Channel,
         queue: Queue | None,
-        pending: asyncio.Future[AppendResult],
+        pending: Awaitable[AppendResult],
         properties: bytes | None = None,
     ) -> bytes | None:
         """Answer once the store has appended the message. Without `queue`, the append's queue is the destination."""

@@ -25,6 +25,7 @@ from sparrow.broker.produce import stage_file
 from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_queue_batches
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
+from sparrow.model.errors.base import by_limit
 from sparrow.wire.queue_batches import QueueBatch
 
 log = logging.getLogger(__name__)
@@ -116,9 +117,12 @@ class StageStore:
         if stage is not None and seq < stage.chunks and not stage.is_removed:
             return
         if self.stored_bytes + self._unwritten_bytes + size_bytes > self._bytes_max:
-            raise Busy(
-                f"stages take {self.stored_bytes} of {self._bytes_max} bytes (stage_bytes_max): commit or "
-                "drop some, or raise the limit"
+            raise by_limit(
+                "stages",
+                Busy(
+                    f"stages take {self.stored_bytes} of {self._bytes_max} bytes (stage_bytes_max): commit or "
+                    "drop some, or raise the limit"
+                ),
             )
         if stage is None:
             if seq:
@@ -136,7 +140,9 @@ class StageStore:
     def reserve_memory(self, size_bytes: int) -> Iterator[None]:
         """Reserve memory for a chunk that is not written yet."""
         if self._unwritten_bytes + size_bytes > max(UNWRITTEN_BYTES_MAX, size_bytes):
-            raise Busy(f"{self._unwritten_bytes} bytes of other records wait to be validated: try again later")
+            raise by_limit(
+                "stages", Busy(f"{self._unwritten_bytes} bytes of other records wait to be validated: try again later")
+            )
         self._unwritten_bytes += size_bytes
         try:
             yield

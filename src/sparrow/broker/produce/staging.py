@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from sparrow.broker.context import Broker
 from sparrow.broker.produce.encoded_records import IncomingRecords, check_destinations, validate_records
@@ -43,7 +44,7 @@ async def stage_records(request: StageRecords, broker: Broker, call: RequestCont
     """Append a chunk to a stage."""
     if request.seq < 0:
         raise Refused(f"{request.seq} is not a chunk number: they start at 0")
-    incoming = _incoming_records(broker, call, fills_checksum=request.fills_checksum)
+    incoming = await _incoming_records(broker, call, fills_checksum=request.fills_checksum)
     await broker.stages.add(request.stage, request.seq, len(call.command.body), partial(_chunk, incoming))
     return EmptyHeader()
 
@@ -84,7 +85,7 @@ async def append_once(request: AppendOnce, broker: Broker, call: RequestContext)
         async with broker.stages.commit_lock(request.scope):
             if await _is_committed(broker, request.scope, request.number):
                 return CommitStagesResponse("already", 0)
-            incoming = _incoming_records(broker, call, fills_checksum=request.fills_checksum)
+            incoming = await _incoming_records(broker, call, fills_checksum=request.fills_checksum)
             found = await broker.stages.run_in_thread(validate_records, incoming)
             return await _appended(broker, call, request.scope, request.number, found)
 
@@ -92,10 +93,12 @@ async def append_once(request: AppendOnce, broker: Broker, call: RequestContext)
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _incoming_records(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> IncomingRecords:
+async def _incoming_records(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> IncomingRecords:
     """Return the records of a request, with destinations checked. Their content is validated in a thread."""
     try:
-        found = queue_batches.decode(call.command.body)
+        found = await broker.stages.run_in_thread(
+            queue_batches.decode, call.command.body, batches_max=queue_batches.BATCHES_MAX
+        )
     except ProtocolError as cause:
         raise Refused(f"the records cannot be decoded: {cause}") from cause
     if not found:
@@ -118,11 +121,23 @@ def _store_host_bytes(broker: Broker) -> int:
 
 def _chunk(incoming: IncomingRecords) -> StageChunk:
     found = validate_records(incoming)
-    return StageChunk(queue_batches.encode(found), *_measured(found))
+    totals = _totals_by_topic(found).values()
+    rows, size_bytes = sum(total.rows for total in totals), sum(total.size_bytes for total in totals)
+    return StageChunk(queue_batches.encode(found), rows, size_bytes)
 
 
-def _measured(found: Sequence[QueueBatch]) -> tuple[int, int]:
-    return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
+class _Total(NamedTuple):
+    rows: int
+    size_bytes: int
+
+
+def _totals_by_topic(found: Sequence[QueueBatch]) -> dict[str, _Total]:
+    """Count the records for each topic. Slow for many batches: call it in a thread."""
+    totals: dict[str, _Total] = {}
+    for part in found:
+        rows, size_bytes = totals.get(part.queue.topic, (0, 0))
+        totals[part.queue.topic] = _Total(rows + len(part.sizes), size_bytes + len(part.data))
+    return totals
 
 
 async def _is_committed(broker: Broker, scope: str, number: int) -> bool:
@@ -133,16 +148,17 @@ async def _is_committed(broker: Broker, scope: str, number: int) -> bool:
 async def _appended(
     broker: Broker, call: RequestContext, scope: str, number: int, found: Sequence[QueueBatch]
 ) -> CommitStagesResponse:
-    for name in {part.queue.topic for part in found}:
+    totals = await broker.stages.run_in_thread(_totals_by_topic, found)
+    for name in totals:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Validated when they arrived; the files have checksums of their own.
     token = broker.token_of(call.command)
     if not await broker.store.append_atomically(scope, number, found, verify_crc=False, token=token):
         return CommitStagesResponse("already", 0)
-    for part in found:
-        broker.counters.count_send(part.queue.topic, len(part.sizes), len(part.data))
-    return CommitStagesResponse("committed", _measured(found)[0])
+    for name, total in totals.items():
+        broker.counters.count_send(name, total.rows, total.size_bytes)
+    return CommitStagesResponse("committed", sum(total.rows for total in totals.values()))
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {

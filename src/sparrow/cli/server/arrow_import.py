@@ -19,13 +19,16 @@ def import_arrow_without_pandas() -> None:
     """Let Arrow look for pandas now, and find none.
 
     Arrow looks once, when it first converts an array, and imports pandas if it is installed. A server has no use for
-    it: the import takes 50 MB and a third of a second, in which nobody is served.
+    it: the import takes 50 MB and a third of a second, in which nobody is served. It also imports `numpy.ma` with the
+    first array of NumPy's.
     """
+    import numpy as np
     import pyarrow as pa
 
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:
         pa.array([0])
+        pa.array(np.zeros(1))
     finally:
         sys.meta_path.remove(finder)

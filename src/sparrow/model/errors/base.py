@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from sparrow.model.send_result import SentRange
 
 
+LimitName = Literal[
+    "batch_keys",
+    "batch_messages",
+    "client_groups",
+    "database_backlog",
+    "disk",
+    "kv_bytes",
+    "message_size",
+    "pops_in_flight",
+    "request_size",
+    "requests_in_progress",
+    "stages",
+]
+"""The limits whose refusals a server counts by the errors that it answers with."""
+
+
 class SparrowError(Exception):
     """The base class of every error that Sparrow raises on purpose."""
+
+    limit_name: LimitName | None = None
+    """The limit that is the cause, as the metrics of a server name it; None: something else is."""
+
+
+_Error = TypeVar("_Error", bound=SparrowError)
+
+
+def by_limit(name: LimitName, error: _Error) -> _Error:
+    """Return the error, with the name of the limit that is the cause."""
+    error.limit_name = name
+    return error
 
 
 class ProtocolError(SparrowError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrow.model.errors.base import SparrowError
+from sparrow.model.errors.base import LimitName, SparrowError
 
 
 class Refused(SparrowError):
@@ -47,6 +47,8 @@ class UnknownTopic(Refused):
 class TooLarge(Refused):
     """A message, a batch or a property string exceeds a limit."""
 
+    limit_name: LimitName | None = "message_size"
+
     def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(what, size_bytes, limit_bytes)
         self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
@@ -54,6 +56,22 @@ class TooLarge(Refused):
     def __str__(self) -> str:
         return (
             f"{self.what} has {self.size_bytes} bytes, the limit is {self.limit_bytes}: send less, or raise the limit"
+        )
+
+
+class TooManyMessages(Refused):
+    """A batch has more messages than a broker accepts in one request."""
+
+    limit_name: LimitName | None = "batch_messages"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the batch has more messages than broker.batch_messages_max = {self.limit}: send them in several batches, "
+            "or raise the limit"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.model.errors.base import SparrowError
+from sparrow.model.errors.base import LimitName, SparrowError
 
 
 class StorageError(SparrowError):
@@ -11,6 +11,8 @@ class StorageError(SparrowError):
 
 class StoreFull(StorageError):
     """The disk has too little space for new messages."""
+
+    limit_name: LimitName | None = "disk"
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(path, why)

@@ -47,7 +47,7 @@ class FollowerServer:
             self._dispatcher = GuardedRequestDispatcher(follower, HANDLERS, check=guard.check, audit=audit)
         else:
             self._dispatcher = RequestDispatcher(follower, HANDLERS)
-        self._listener = Listener(self._dispatcher, settings.net)
+        self._listener = Listener(self._dispatcher, settings.net, counts_tokens=settings.auth)
         self.port = 0
 
     async def start(self) -> None:

@@ -165,7 +165,8 @@ class BlobBuilder:
 
     def add(self, batch: QueueBatch) -> bytes | None:
         """Add records; return the blob of those before, if these would make it too large."""
-        full = self.take() if self._bytes + len(batch.data) > BLOB_BYTES_MAX else None
+        is_full = self._bytes + len(batch.data) > BLOB_BYTES_MAX or len(self._batches) == queue_batches.BATCHES_MAX
+        full = self.take() if is_full else None
         self._batches.append(batch)
         self._bytes += len(batch.data)
         self.rows += len(batch.sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -48,7 +49,8 @@ from sparrow.wire.queue_batches import QueueBatch
 log = logging.getLogger(__name__)
 
 _COLUMNAR_BATCH_MIN = 600
-"""With this many messages or more in a batch, encoding columns is faster than encoding one message after the other."""
+"""With this many messages or more in a batch, judged by the size of its first, encoding columns is faster than encoding
+one message after the other."""
 _EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
 
 
@@ -160,13 +162,23 @@ class LogStore:
         """The directory, its settings, and the range of the log on disk."""
         return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"), self._flusher.durations)
 
-    def append_batch_nowait(self, queue: Queue, batch: bytes | memoryview, common: BatchFields) -> AppendResult:
+    def append_batch_nowait(
+        self, queue: Queue, batch: bytes | memoryview, common: BatchFields, *, messages_max: int = sys.maxsize
+    ) -> AppendResult:
         """Append the messages of a batch send, by columns if there are many."""
         size = max(int.from_bytes(batch[:4], "big"), 1)
         if len(batch) // size < _COLUMNAR_BATCH_MIN:
-            return append_batch(self._writer, self._appendable(queue), bytes(batch), common)
+            appended = append_batch(
+                self._writer, self._appendable(queue), bytes(batch), common, messages_max=messages_max
+            )
+            if appended is not None:
+                return appended
         encoded = batch_to_records(
-            batch, topic=queue.topic, store_host_bytes=len(self._writer.store_host), **common._asdict()
+            batch,
+            topic=queue.topic,
+            store_host_bytes=len(self._writer.store_host),
+            messages_max=messages_max,
+            **common._asdict(),
         )
         return self.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
 

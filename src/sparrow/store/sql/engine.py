@@ -35,7 +35,7 @@ from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.futures import map_future
 from sparrow.store.sql.append.insert import insert_with_change
 from sparrow.store.sql.append.lane_writer import LaneWriter
-from sparrow.store.sql.append.validation import validate_draft, validate_drafts
+from sparrow.store.sql.append.validation import checked_rows, is_large, validate_draft
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
 from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
@@ -44,7 +44,7 @@ from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.read.lane_views import LaneViews
 from sparrow.store.sql.retries import retry_schema_change
-from sparrow.store.sql.row_codec import NewRow, rows_of_drafts
+from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
 from sparrow.store.sql.state.committed_offsets import CommittedOffsets
@@ -175,14 +175,19 @@ class SqlStore:
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         if not drafts:
             raise Refused("a batch must contain at least one message")
+        if is_large(drafts):
+            return await self._append_rows(queue, drafts, await asyncio.to_thread(self._checked_rows, drafts))
         return await self.append_nowait(queue, drafts)
 
     def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future completes when it is committed."""
+        return self._append_rows(queue, drafts, self._checked_rows(drafts))
+
+    def _checked_rows(self, drafts: Sequence[Draft]) -> list[NewRow]:
+        return checked_rows(drafts, self.catalog.anonymous_token, body_bytes_max=self.settings.message_bytes_max)
+
+    def _append_rows(self, queue: Queue, drafts: Sequence[Draft], rows: list[NewRow]) -> asyncio.Future[AppendResult]:
         view = self._view(queue)
-        validate_drafts(drafts, body_bytes_max=self.settings.message_bytes_max)
-        anonymous = self.catalog.anonymous_token
-        rows = rows_of_drafts(drafts, [draft.token or anonymous for draft in drafts])
         # A message in a retry or dead-letter topic may be a copy: its producer's sequence number is no repeat.
         sequence = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         assigned = self._writer(view.lane).append(rows, sequence)

@@ -40,6 +40,14 @@ LIMITS_HIT = Metric(
     ("limit",),
     "refusals",
 )
+ACCESS_REFUSALS = Metric(
+    "sparrow_name_server_access_refusals_total",
+    "counter",
+    "Requests that were refused because they have no valid signature or not the permission, and connections that were "
+    "refused by TLS.",
+    ("cause",),
+    "refusals",
+)
 HELD_BYTES = Metric(
     "sparrow_name_server_held_bytes",
     "gauge",

@@ -6,6 +6,7 @@ A producer encodes columns as batches (`encode_batches`). A broker converts a ba
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from struct import Struct
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.errors import ProtocolError, Refused, TooManyMessages
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN, unsound
 from sparrow.wire.columns.encoder import (
@@ -70,8 +71,11 @@ def encode_batches(
     unique_keys: Any = None,
     sharding_keys: Any = None,
     bytes_max: int = 1024 * 1024,
+    messages_max: int = sys.maxsize,
 ) -> list[EncodedBatch]:
-    """Encode columns as batches of at most `bytes_max` each, in order. A longer message is a batch of its own.
+    """Encode columns as batches of at most `bytes_max` and `messages_max` each, in order.
+
+    A longer message is a batch of its own.
 
     Columns and rules are those of `columns.encode`.
     """
@@ -87,7 +91,7 @@ def encode_batches(
     parts, properties_bytes = property_parts(rows, named, properties)
     sizes = body_bytes + properties_bytes + BATCH_MESSAGE_BYTES_MIN
     headers = repeat_struct(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
-    cuts = _cuts(sizes, bytes_max)
+    cuts = _cuts(sizes, bytes_max, messages_max)
     batch_bytes = np.add.reduceat(sizes, cuts[:-1]) if rows else sizes
     batches: list[EncodedBatch] = []
     for first, last in pairwise(_cuts(batch_bytes, _LAID_BYTES)):
@@ -104,13 +108,13 @@ _LAID_BYTES = 4 * 1024 * 1024
 """Bytes encoded at once: short batches share the cost, and the data stays in the CPU cache."""
 
 
-def _cuts(sizes: Ints, bytes_max: int) -> list[int]:
-    """Return where to cut items into groups of at most `bytes_max` bytes, with at least one item each."""
+def _cuts(sizes: Ints, bytes_max: int, items_max: int = sys.maxsize) -> list[int]:
+    """Return where to cut items into groups of at most `bytes_max` bytes and `items_max`, with at least one each."""
     ends = np.cumsum(sizes)
     cuts = [0]
     while (start := cuts[-1]) < len(sizes):
         limit_end = bytes_max + (int(ends[start - 1]) if start else 0)
-        cuts.append(max(int(np.searchsorted(ends, limit_end, "right")), start + 1))
+        cuts.append(min(max(int(np.searchsorted(ends, limit_end, "right")), start + 1), start + items_max))
     return cuts
 
 
@@ -133,18 +137,19 @@ def batch_to_records(
     extra_properties: bytes = b"",
     store_host_bytes: int = 8,
     reconsume_times: int = 0,
+    messages_max: int = sys.maxsize,
 ) -> EncodedRecords:
     """Convert a received batch to V1 records for `append_encoded`. Offsets and store time are still 0.
 
     Any bytes give records or a `ProtocolError`, by the rules of `batch.decode`, which does not check that properties
     are UTF-8. `extra_properties` are appended to those of each message and override them; `TooLarge` if they no
-    longer fit.
+    longer fit. `TooManyMessages` for more than `messages_max`.
     """
     for host_bytes in (len(born_host), store_host_bytes):
         if host_bytes not in (8, 20):
             raise Refused(f"a packed host has 8 or 20 bytes, not {host_bytes}")
     field = topic_field(encode_topic(topic))
-    members = _members(byte_view(batch))
+    members = _members(byte_view(batch), messages_max)
     header = header_dtype(len(born_host), store_host_bytes)
     properties, properties_bytes = _with_extra(members, extra_properties)
     sizes = members.body_bytes + properties_bytes + (header.itemsize + len(field) + 2)
@@ -188,10 +193,10 @@ class _Members(NamedTuple):
         return DictionaryPart(self.parts, np.arange(which, len(self.parts), 4, dtype=np.int32))
 
 
-def _members(view: memoryview) -> _Members:
+def _members(view: memoryview, messages_max: int) -> _Members:
     if len(view) > BATCH_BYTES_MAX:
         raise ProtocolError(f"{len(view)} bytes are too many for a batch; the limit is {BATCH_BYTES_MAX}")
-    starts = _starts(view)
+    starts = _starts(view, messages_max)
     fixed = unaligned_view(view, f"V{_MEMBER.itemsize}")[starts].view(_MEMBER)
     size, body_bytes = fixed["size"].astype(np.int64), fixed["body_bytes"].astype(np.int64)
     properties_bytes = size - BATCH_MESSAGE_BYTES_MIN - body_bytes  # the bytes that the other parts leave
@@ -212,14 +217,15 @@ def _members(view: memoryview) -> _Members:
     return _Members(view, parts, fixed["flag"], body_at, body_bytes, starts + size, properties_bytes)
 
 
-def _starts(view: memoryview) -> Ints:
+def _starts(view: memoryview, messages_max: int) -> Ints:
     """Return the starts of the messages, each of which must end within the batch.
 
-    Messages of equal size in a row, the common case, are found together; others are walked one by one.
+    Messages of equal size in a row, the common case, are found together; others are walked one by one. After more than
+    `messages_max` the search ends.
     """
     end = len(view)
     found: list[Ints] = []
-    at = 0
+    at = count = 0
     while at < end:
         size = _SIZE.unpack_from(view, at)[0] if end - at >= BATCH_MESSAGE_BYTES_MIN else 0
         if not BATCH_MESSAGE_BYTES_MIN <= size <= end - at:
@@ -232,6 +238,10 @@ def _starts(view: memoryview) -> Ints:
             walked = np.fromiter(_walk(view, at, end), np.int64)
             found.append(walked[:-1])
             at = int(walked[-1])
+            count += len(walked) - 1
+        count += run
+        if count > messages_max:
+            raise TooManyMessages(messages_max)
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 

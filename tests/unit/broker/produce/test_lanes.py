@@ -8,11 +8,11 @@ from sparrow.broker.produce.lanes import (
     lane_queue_for_batch,
     topic_with_lanes,
 )
-from sparrow.model.errors import IllegalMessage, ProtocolError, Refused
+from sparrow.model.errors import IllegalMessage, Refused
 from sparrow.model.priority import LANES_SYS_FLAG, Priority
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.wire import batch
+from sparrow.wire.batch import BatchMessage
 from sparrow.wire.properties import encode
 
 HIGH, MIDDLE, LOW = Priority
@@ -78,10 +78,10 @@ def test_an_unknown_priority_is_an_illegal_message(word):
         lane_queue(Queue("T", 0), encode({"PRIORITY": word}).decode())
 
 
-def batch_of(*words: str | None) -> bytes:
-    return batch.encode(
-        (0, b"PRIORITY\x01high\x02", encode({} if word is None else {"PRIORITY": word})) for word in words
-    )
+def batch_of(*words: str | None) -> list[BatchMessage]:
+    return [
+        BatchMessage(0, b"PRIORITY\x01high\x02", encode({} if word is None else {"PRIORITY": word})) for word in words
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,3 @@ def test_messages_without_a_priority_take_the_priority_of_the_batch():
 def test_a_batch_with_several_priorities_is_illegal(words):
     with pytest.raises(IllegalMessage, match="a batch goes to one lane"):
         lane_queue_for_batch(Queue("T", MIDDLE), batch_of(*words))
-
-
-def test_an_unreadable_batch_is_a_protocol_error():
-    with pytest.raises(ProtocolError):
-        lane_queue_for_batch(Queue("T", MIDDLE), batch_of("low")[:-1])

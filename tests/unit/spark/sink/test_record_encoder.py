@@ -116,3 +116,13 @@ def test_a_row_with_an_expired_delay_is_an_ordinary_row():
     rows = properties({"TIMER_DELIVER_MS": "1234"}, {"DELAY": "0"}, {"TRAN_MSG": "true"})
     ((_, batch),) = encoder().encode_batches(rows, QUEUES, np.zeros(3, np.int64))
     assert len(batch.sizes) == 3
+
+
+def test_no_blob_has_more_batches_than_a_broker_accepts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(queue_batches, "BATCHES_MAX", 2)
+    gathering = BlobBuilder("t")
+    rows = MessageRows(pa.array([b"x"]))
+    (one,) = (batch for _, batch in encoder().encode_batches(rows, QUEUES, np.zeros(1, np.int64)))
+    blobs = [blob for blob in (gathering.add(one) for _ in range(5)) if blob is not None]
+    assert [len(queue_batches.decode(blob, batches_max=2)) for blob in blobs] == [2, 2]
+    assert gathering.rows == 5

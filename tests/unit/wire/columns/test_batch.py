@@ -11,7 +11,7 @@ import pytest
 from tests.support.cases import each_case
 from tests.support.log_stores import small_settings
 
-from sparrow.model.errors import ProtocolError, Refused, TooLarge
+from sparrow.model.errors import ProtocolError, Refused, TooLarge, TooManyMessages
 from sparrow.model.message import Host
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -60,6 +60,16 @@ def test_a_message_longer_than_the_limit_is_a_batch_of_its_own() -> None:
         [b"a"],
         [b"b" * 100],
         [b"c", b"d"],
+    ]
+
+
+def test_batches_have_at_most_so_many_messages() -> None:
+    bodies = [b"a", b"b", b"c" * 100, b"d", b"e", b"f"]
+    batches = encode_batches(pa.array(bodies), messages_max=2)
+    assert [[member.body for member in batch.decode(each.data)] for each in batches] == [
+        bodies[:2],
+        bodies[2:4],
+        bodies[4:],
     ]
 
 
@@ -207,3 +217,11 @@ def test_offset_ids_are_joined_by_commas() -> None:
     expected = f"{prefix}{0:016X},{prefix}{0xABCDEF:016X}"
     for offsets in ([0, 0xABCDEF], array("q", [0, 0xABCDEF]), np.array([0, 0xABCDEF])):
         assert joined_offset_ids(prefix, offsets) == expected
+
+
+@pytest.mark.parametrize("sizes", [[5], [5, 6], [5] * 3_000 + [6]], ids=["equal", "alternating", "in runs"])
+def test_more_messages_than_permitted_are_refused_before_the_rest_is_read(sizes: list[int]) -> None:
+    members = [(0, b"x" * sizes[number % len(sizes)], b"") for number in range(5_000)]
+    assert len(records_of(batch.encode(members), messages_max=5_000).sizes) == 5_000
+    with pytest.raises(TooManyMessages):
+        records_of(batch.encode([*members, *members]) + b"not a message", messages_max=5_000)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from sparrow.model.errors import Busy
+from sparrow.model.errors.base import by_limit
 from sparrow.model.queue import Queue
 
 IN_FLIGHT_BATCHES_MAX = 1_000_000
@@ -88,7 +89,9 @@ class InFlightTable:
     def check_capacity(self, batches: Iterable[InFlightBatch], *, batches_max: int) -> None:
         """Check that batches may be added. A batch with the handle of a known one takes over its messages."""
         if len(self._batches) >= batches_max:
-            raise Busy(f"{len(self._batches)} pops are not acknowledged yet: try again later")
+            raise by_limit(
+                "pops_in_flight", Busy(f"{len(self._batches)} pops are not acknowledged yet: try again later")
+            )
         for batch in batches:
             same = self._batches.get(batch.key)
             if same is not None:  # rewound, and popped again within the same millisecond

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import cast
 
-from sparrow.model.errors import TooLarge
+from sparrow.model.errors import TooLarge, TooManyMessages
 from sparrow.model.queue import PhysicalOffset
 from sparrow.store.log.append.writer import LogWriter, check_properties
 from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
@@ -23,17 +23,29 @@ from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 _Member = tuple[int, int, bytes, bytes]
 """Size of the record, flag, body and property string of a message."""
 
+_MESSAGES_MAX = 2_000
+"""Messages of a batch that are encoded one after the other at most: for many more, that would hold the event loop."""
+
 _unpack_fixed = Struct(">i8xii").unpack_from
 _unpack_length = Struct(">h").unpack_from
 _pack_length = Struct(">H").pack
 _pack_entry = ENTRY.pack
 
 
-def append_batch(writer: LogWriter, queue: ConsumeQueue, batch: bytes, common: BatchFields) -> AppendResult:
-    """Append the messages of a batch back to back in one segment, completely or not at all."""
+def append_batch(
+    writer: LogWriter, queue: ConsumeQueue, batch: bytes, common: BatchFields, *, messages_max: int
+) -> AppendResult | None:
+    """Append the messages of a batch back to back in one segment, completely or not at all.
+
+    Return None, without appending, if there are so many that columns must encode them.
+    """
     topic, host, queue_id, delay_ms = queue.topic_field, writer.store_host, queue.queue.id, queue.delay_ms
     layout, host_flags = record.layout_of(common.born_host, host)
     members = _members(batch, common.extra_properties, layout.size + len(topic) + 2)
+    if members is None:
+        return None
+    if len(members) > messages_max:
+        raise TooManyMessages(messages_max)
     total = sum([member[0] for member in members])
     if total + BLANK_RECORD_BYTES > writer.log.segment_bytes or not members:
         raise TooLarge("the batch", total, writer.log.segment_bytes - BLANK_RECORD_BYTES)
@@ -83,14 +95,16 @@ def append_batch(writer: LogWriter, queue: ConsumeQueue, batch: bytes, common: B
     return AppendResult(queue.queue, first, cast(list[PhysicalOffset], places), end, store_ms)
 
 
-def _members(batch: bytes, extra: bytes, overhead: int) -> list[_Member]:
-    """Return the messages with `extra` appended to their properties. `overhead`: the other bytes of a record.
+def _members(batch: bytes, extra: bytes, overhead: int) -> list[_Member] | None:
+    """Return the messages with `extra` appended to their properties; None if there are more than `_MESSAGES_MAX`.
 
-    Any bytes give messages or the error of the batch codec.
+    `overhead`: the other bytes of a record. Any bytes give messages or the error of the batch codec.
     """
     members: list[_Member] = []
     at, end = 0, len(batch)
     while at < end:
+        if len(members) == _MESSAGES_MAX:
+            return None
         if end - at < batch_codec.BATCH_MESSAGE_BYTES_MIN:
             raise batch_codec.unsound(batch)
         size, flag, body_bytes = _unpack_fixed(batch, at)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sparrow.log_intervals import LogIntervals
-from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
+from sparrow.model.errors import Busy, Closed, Refused, SparrowError, TooLarge
+from sparrow.model.errors.base import by_limit
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import (
@@ -38,10 +39,14 @@ log = logging.getLogger(__name__)
 TRANSACTION_ROWS_MAX, TRANSACTION_BYTES_MAX = 1000, 1 << 20
 """Limits of one transaction."""
 _WAITING_ROWS_MAX = 50_000
+KEYS_MAX = 50_000
+"""Keys of one append beside the first of each message: more would hold the event loop while statements are made."""
 _BATCH_IDS_KEPT = 1000
 """The writer deletes its own used batch ids this often: with small batches they would outnumber the messages."""
 _ROW_BYTES = 128
 """An upper limit for what a row takes beside body and properties."""
+_KEY_BYTES = 64
+"""What a key takes beside that, roughly."""
 
 
 class _Job(NamedTuple):
@@ -85,7 +90,10 @@ class LaneWriter:
             raise Closed(f"the store {self._database.display_url}")
         size = self._size(rows)
         if self._waiting_rows + len(rows) > _WAITING_ROWS_MAX:
-            raise Busy(f"{self._waiting_rows} messages already wait for the database; send more slowly or retry later")
+            raise by_limit(
+                "database_backlog",
+                Busy(f"{self._waiting_rows} messages already wait for the database; send more slowly or retry later"),
+            )
         deadline = self._loop.time() + self._wait_s
         job = _Job(rows, sequence, size, deadline, self._loop.create_future())
         self._jobs.append(job)
@@ -95,7 +103,13 @@ class LaneWriter:
         return job.ids
 
     def _size(self, rows: Sequence[NewRow]) -> int:
-        total = sum([len(row.body) + len(row.properties) for row in rows]) + _ROW_BYTES * len(rows)
+        keys = sum([len(row.extra_keys) for row in rows])
+        if keys > KEYS_MAX:
+            raise by_limit(
+                "batch_keys",
+                Refused(f"the messages have {keys} keys, and one request may have {KEYS_MAX}: send fewer at a time"),
+            )
+        total = sum([len(row.body) + len(row.properties) for row in rows]) + _ROW_BYTES * len(rows) + _KEY_BYTES * keys
         if total > BODY_BYTES_MAX and (largest := max(len(row.body) for row in rows)) > BODY_BYTES_MAX:
             raise TooLarge("the message", largest, BODY_BYTES_MAX)
         if total > self._database.packet_bytes_max:

@@ -16,6 +16,8 @@ from sparrow.store.sql.statements import messages as statements
 
 _EXAMINED_MIN = 800
 """Messages that a read with a tag filter examines at least: a rare tag would cost many reads otherwise."""
+MESSAGES_READ_MAX = 10_000
+"""Messages of one read: rows become records on the event loop, one after the other."""
 
 
 class LaneView:
@@ -81,6 +83,7 @@ class LaneView:
             return Moved(bounds.first, bounds)
         if not self.tail.first <= offset < self.tail.end:
             return None
+        count_max = min(count_max, MESSAGES_READ_MAX)
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         examined = min(examined, bounds.end - offset)
         return _slice(self.tail.records(offset, examined), offset, bounds, count_max, bytes_max, tags_codes)
@@ -95,6 +98,7 @@ class LaneView:
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult:
         """Read from the table; `offset` is inside the bounds."""
+        count_max = min(count_max, MESSAGES_READ_MAX)
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         # Fetch about as many rows as fit into the answer, judged by the size of the last ones.
         fits = max(1, 2 * bytes_max // self._mean_bytes)

@@ -21,6 +21,8 @@ from sparrow.wire.headers import SendMessageResponse
 
 BATCH_BYTES_MAX = 1024 * 1024
 """Of one request: larger ones are not faster, and brokers accept 4 MiB at most."""
+BATCH_MESSAGES_MAX = 10_000
+"""Of one request: the default limit of brokers is twice as many (`broker.batch_messages_max`)."""
 
 
 class RowBatch(NamedTuple):

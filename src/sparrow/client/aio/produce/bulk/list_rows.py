@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_BYTES_MAX, RowBatch
+from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, RowBatch
 from sparrow.client.aio.produce.message_encoder import UNBATCHABLE_PROPERTIES
 from sparrow.model.errors import Refused, SparrowError, TooLarge
 from sparrow.model.message_arguments import encode_body, text_pair
@@ -130,7 +130,7 @@ class MessageLists:
 
 def _batches(columns: dict[str, pa.Array], indexes: Sequence[int], queue: QueueRef | None) -> list[RowBatch]:
     batches, first = [], 0
-    for batch in encode_batches(**columns, bytes_max=BATCH_BYTES_MAX):
+    for batch in encode_batches(**columns, bytes_max=BATCH_BYTES_MAX, messages_max=BATCH_MESSAGES_MAX):
         batches.append(RowBatch(batch.data, indexes[first : first + batch.count], queue))
         first += batch.count
     return batches

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_BYTES_MAX, RowBatch
+from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, RowBatch
 from sparrow.model.errors import Refused
 from sparrow.model.queue import QueueRef
 from sparrow.wire.columns.batch import encode_batches
@@ -58,6 +58,13 @@ def encode_table(columns: MessageColumns, queue: QueueRef | None) -> Iterator[Ro
     first = 0
     for at in range(0, rows, step):
         body, keys, tags, properties = columns.slice(at, step)
-        for batch in encode_batches(body, keys=keys, tags=tags, properties=properties, bytes_max=BATCH_BYTES_MAX):
+        for batch in encode_batches(
+            body,
+            keys=keys,
+            tags=tags,
+            properties=properties,
+            bytes_max=BATCH_BYTES_MAX,
+            messages_max=BATCH_MESSAGES_MAX,
+        ):
             yield RowBatch(batch.data, range(first, first + batch.count), queue)
             first += batch.count

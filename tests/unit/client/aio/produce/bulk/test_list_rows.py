@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from sparrow.client.aio.produce.bulk.bulk_sender import BATCH_MESSAGES_MAX
 from sparrow.client.aio.produce.bulk.list_rows import MessageLists
 from sparrow.client.produce.queue_selection import by_hash
 from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.message import Message
 from sparrow.model.queue import QueueRef
+from sparrow.settings import BrokerSettings
 from sparrow.wire import batch, properties
 
 QUEUES = tuple(QueueRef("orders", "sparrow", number) for number in range(4))
@@ -112,3 +114,10 @@ def test_first_message_that_cannot_be_encoded_is_named(bad: str) -> None:
     keys[700] = keys[900] = bad
     with pytest.raises(Refused, match="message 700 of 1000 cannot be sent: "):
         list(lists([b"x"] * 1000, keys=keys).encode(None))
+
+
+def test_no_request_has_more_messages_than_brokers_accept() -> None:
+    requests = list(lists([b""] * (2 * BATCH_MESSAGES_MAX + 1)).encode(None))
+    assert [len(batch.decode(request.data)) for request in requests] == [BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX, 1]
+    assert [request.indexes[0] for request in requests] == [0, BATCH_MESSAGES_MAX, 2 * BATCH_MESSAGES_MAX]
+    assert BrokerSettings().batch_messages_max >= BATCH_MESSAGES_MAX
