@@ -33,8 +33,8 @@ _REFUSAL_S = 20.0
 FaultFunction = Callable[[Platform, random.Random, Severity], Awaitable[str]]
 
 
-async def _last(rng: random.Random, severity: Severity) -> float:
-    """Let a fault go on for a random time; return it."""
+async def _sleep_some_time(rng: random.Random, severity: Severity) -> float:
+    """Let a fault go on for a random time; return the seconds."""
     seconds = rng.uniform(0.1, severity.seconds_max)
     await asyncio.sleep(seconds)
     return seconds
@@ -51,8 +51,8 @@ async def kill(platform: Platform, rng: random.Random, severity: Severity) -> st
     broker = _choose(platform, rng)
     async with broker.turn:
         await broker.kill()
-        down_s = await _last(rng, severity) if rng.random() < 0.5 else 0.0
-        await broker.start()
+        down_s = await _sleep_some_time(rng, severity) if rng.random() < 0.5 else 0.0
+        await broker.start_again()
     return f"{broker.title} killed, started after {down_s:.1f} s"
 
 
@@ -66,7 +66,7 @@ async def kill_twice(platform: Platform, rng: random.Random, severity: Severity)
         await asyncio.wait([starting], timeout=rng.uniform(0, 1.2))
         await broker.kill()
         await asyncio.gather(starting, return_exceptions=True)
-        await broker.start()
+        await broker.start_again()
     return f"{broker.title} killed, and again {'after' if starting.exception() is None else 'during'} its start"
 
 
@@ -75,7 +75,7 @@ async def restart(platform: Platform, rng: random.Random, severity: Severity) ->
     async with broker.turn:
         await broker.end()
         code = broker.exit_code
-        await broker.start()
+        await broker.start_again()
     return f"{broker.title} shut down (exit code {code}) and started"
 
 
@@ -84,7 +84,7 @@ async def pause(platform: Platform, rng: random.Random, severity: Severity) -> s
     async with broker.turn:
         broker.signal(signal.SIGSTOP)
         try:
-            seconds = await _last(rng, severity)
+            seconds = await _sleep_some_time(rng, severity)
         finally:
             broker.signal(signal.SIGCONT)
     return f"{broker.title} stopped for {seconds:.1f} s"
@@ -92,7 +92,7 @@ async def pause(platform: Platform, rng: random.Random, severity: Severity) -> s
 
 async def kill_name_server(platform: Platform, rng: random.Random, severity: Severity) -> str:
     await platform.name_server.kill()
-    seconds = await _last(rng, severity)
+    seconds = await _sleep_some_time(rng, severity)
     await platform.name_server.start()
     return f"name server down for {seconds:.1f} s"
 
@@ -109,7 +109,7 @@ async def tear(platform: Platform, rng: random.Random, severity: Severity) -> st
     broker = _choose(platform, rng)
     broker.proxy.tears = True
     try:
-        seconds = await _last(rng, severity)
+        seconds = await _sleep_some_time(rng, severity)
     finally:
         broker.proxy.tears = False
     return f"connections of {broker.title} ended inside frames for {seconds:.1f} s"
@@ -119,7 +119,7 @@ async def delay(platform: Platform, rng: random.Random, severity: Severity) -> s
     broker = _choose(platform, rng)
     broker.proxy.delay_s = delay_s = rng.uniform(0.01, 0.5)
     try:
-        seconds = await _last(rng, severity)
+        seconds = await _sleep_some_time(rng, severity)
     finally:
         broker.proxy.delay_s = 0.0
     return f"traffic of {broker.title} delayed by {1000 * delay_s:.0f} ms for {seconds:.1f} s"
@@ -134,7 +134,7 @@ async def _hold(proxy: FaultProxy, rng: random.Random, severity: Severity, what:
     """Hold all traffic; then let it pass, or lose it."""
     proxy.hold()
     try:
-        seconds = await _last(rng, severity)
+        seconds = await _sleep_some_time(rng, severity)
         is_lost = rng.random() < 0.3
         if is_lost:
             proxy.cut(1.0)
@@ -147,7 +147,7 @@ async def lose_answers(platform: Platform, rng: random.Random, severity: Severit
     broker = _choose(platform, rng)
     broker.proxy.loses_answers = True
     try:
-        seconds = await _last(rng, severity)
+        seconds = await _sleep_some_time(rng, severity)
     finally:
         count = broker.proxy.cut(1.0)
         broker.proxy.loses_answers = False
@@ -166,7 +166,7 @@ async def fill_disk(platform: Platform, rng: random.Random, severity: Severity) 
         end = ""
         try:
             refused_s = await _wait_for_silence(platform)
-            seconds = refused_s + await _last(rng, severity)
+            seconds = refused_s + await _sleep_some_time(rng, severity)
             if rng.random() < 0.5:
                 await broker.kill()
                 end = ", broker killed and started meanwhile"
@@ -177,7 +177,7 @@ async def fill_disk(platform: Platform, rng: random.Random, severity: Severity) 
         finally:
             await asyncio.to_thread(platform.disk.free)
         if broker.exit_code is not None:
-            await broker.start()
+            await broker.start_again()
     return f"disk full at {used >> 20} MiB for {seconds:.1f} s, sends refused after {refused_s:.1f} s{end}"
 
 
@@ -201,13 +201,13 @@ async def jump_clock(platform: Platform, rng: random.Random, severity: Severity)
         platform.set_clock(broker, offset_ms)
         end = ""
         try:
-            seconds = await _last(rng, severity)
+            seconds = await _sleep_some_time(rng, severity)
             if rng.random() < 0.5:
                 await broker.kill()
                 if is_right := rng.random() < 0.5:
                     platform.set_clock(broker, 0)
                 end = f", killed {'before' if is_right else 'while'} it was set right"
-                await broker.start()
+                await broker.start_again()
         finally:
             platform.set_clock(broker, 0)
     return f"clock of {broker.title} off by {offset_ms / 1000:+.1f} s for {seconds:.1f} s{end}"
@@ -221,7 +221,7 @@ async def damage_files(platform: Platform, rng: random.Random, severity: Severit
             damage = await asyncio.to_thread(file_damage.damage_log_store, broker.store, rng)
         else:
             damage = await asyncio.to_thread(file_damage.damage_sqlite, platform.folder / "sparrow.db", rng)
-        await broker.start()
+        await broker.start_again()
     return f"{broker.title} killed, {damage}"
 
 
@@ -231,7 +231,7 @@ async def damage_files(platform: Platform, rng: random.Random, severity: Severit
 async def kill_database(platform: Platform, rng: random.Random, severity: Severity) -> str:
     assert platform.database is not None
     await asyncio.to_thread(platform.database.kill)
-    seconds = await _last(rng, severity)
+    seconds = await _sleep_some_time(rng, severity)
     await asyncio.to_thread(platform.database.start)
     return f"database killed, started after {seconds:.1f} s"
 
@@ -250,7 +250,7 @@ async def lose_database_answers(platform: Platform, rng: random.Random, severity
     assert platform.database_proxy is not None
     platform.database_proxy.loses_answers = True
     try:
-        seconds = await _last(rng, severity)
+        seconds = await _sleep_some_time(rng, severity)
     finally:
         platform.database_proxy.cut(1.0)
         platform.database_proxy.loses_answers = False

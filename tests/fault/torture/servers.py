@@ -29,7 +29,8 @@ from sparrow.net import Address
 StoreKind = Literal["log", "sqlite", "mariadb"]
 PROXY_HOST = "127.0.0.2"
 BROKER_NAME = "tortured"
-LEASE_MS = 1_000
+LEASE_MS = 3_000
+_STOP_S = 120.0
 _BROKER_SETTINGS = {
     "advertised_host": PROXY_HOST,
     "register_interval_ms": 1_000,
@@ -64,12 +65,27 @@ class TorturedBroker(BrokerProcess):
         self.turn = asyncio.Lock()
         """Held by the fault that stops the process, or its clock: faults that overlap leave each other alone."""
 
+    async def start_again(self) -> None:
+        """Start the broker as a supervisor does: again, if it ends because its database is down."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                try:
+                    await self.start()
+                    return
+                except AssertionError:  # it has ended, and its log says why
+                    await asyncio.sleep(0.1)
+
     async def end(self) -> None:
-        """Let the broker shut down, and wait until it is gone."""
+        """Let the broker shut down, and wait until it is gone: it saves offsets, perhaps in a slow database."""
         self.signal(signal.SIGTERM)
         assert self._process is not None
-        async with asyncio.timeout(TIMEOUT_S):
-            await self._process.wait()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._process.wait()
+        except TimeoutError:
+            self.signal(signal.SIGUSR1)  # its log then shows what it waits for
+            await asyncio.sleep(2)
+            raise
 
     @property
     def exit_code(self) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.server_processes import ROOT
 
-_SITE = Path(__file__).parent / "jumping_clock"
+_SITE = Path(__file__).parent / "server_site"
 
 
 class WallClock:
