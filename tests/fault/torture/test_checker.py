@@ -86,11 +86,12 @@ def test_a_delayed_message_that_arrives_before_its_time_is_early(how: dict[str, 
 
 
 def test_a_time_is_one_of_the_clocks_that_the_broker_had_since_the_send() -> None:
-    set_forward = [ClockSet("b", START - 9_000, 0), ClockSet("b", START + 500, 5_000)]
+    set_forward: list[Record] = [ClockSet("b", START - 9_000, 0), ClockSet("b", START + 500, 5_000)]
     sent = stored("delayed/a/1", due_ms=START + 4_000)
     assert kinds([*set_forward, *sent, Received("delayed/a/1", START + 600)]) == []
     assert kinds([*set_forward, *sent, Received("delayed/a/1", START + 200)]) == ["early"]
-    set_back = [ClockSet("b", START - 9_000, 0), ClockSet("b", START - 8_000, 60_000), ClockSet("b", START - 1_000, 0)]
+    changes = (-9_000, 0), (-8_000, 60_000), (-1_000, 0)
+    set_back = [ClockSet("b", START + at_ms, offset_ms) for at_ms, offset_ms in changes]
     assert kinds([*set_back, *sent, Received("delayed/a/1", START + 600)]) == ["early"], "it was right again before"
 
 
@@ -140,9 +141,9 @@ def test_a_message_that_nobody_sent_is_a_phantom_and_a_wrong_body_is_damaged() -
 
 
 def test_a_place_holds_one_message_for_ever() -> None:
-    one = [Sent("plain/a/1", START), Acknowledged("plain/a/1", START + 1, "plain/0@0")]
-    other = [Sent("plain/a/2", START), Acknowledged("plain/a/2", START + 1, "plain/0@0")]
-    arrive = [Received("plain/a/1", START + 2), Received("plain/a/2", START + 2)]
+    one: list[Record] = [Sent("plain/a/1", START), Acknowledged("plain/a/1", START + 1, "plain/0@0")]
+    other: list[Record] = [Sent("plain/a/2", START), Acknowledged("plain/a/2", START + 1, "plain/0@0")]
+    arrive: list[Record] = [Received("plain/a/1", START + 2), Received("plain/a/2", START + 2)]
     assert kinds([*one, *other, *arrive]) == ["place"]
     moved = Received("plain/a/2", START + 3, "plain/0@0")
     assert kinds([*one, *stored("plain/a/2"), *arrive, moved]) == ["place"]
