@@ -73,10 +73,14 @@ async def kill_twice(platform: Platform, rng: random.Random, severity: Severity)
 async def restart(platform: Platform, rng: random.Random, severity: Severity) -> str:
     broker = _choose(platform, rng)
     async with broker.turn:
+        begun_s = time.monotonic()
         await broker.end()
-        code = broker.exit_code
+        ended_s, code = time.monotonic(), broker.exit_code
         await broker.start_again()
-    return f"{broker.title} shut down (exit code {code}) and started"
+    return (
+        f"{broker.title} shut down in {ended_s - begun_s:.1f} s (exit code {code}),"
+        f" started in {time.monotonic() - ended_s:.1f} s"
+    )
 
 
 async def pause(platform: Platform, rng: random.Random, severity: Severity) -> str:
