@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from tests.support.databases import _free_port
@@ -38,16 +38,20 @@ class BrokerProcess:
         }
         self._port = _free_port()  # no outgoing connection can occupy it while the broker is down
         self._process: asyncio.subprocess.Process | None = None
+        self.log: Path | None = None
+        """The file that gets its log; None: stderr of this process."""
 
     async def start(self) -> None:
         words = ["--name", self.name, "--name-servers", self._name_servers]
         words += ["--port", str(self._port), "--data", str(self._folder), *self._arguments]
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sparrow", "broker", *words),
-            stdout=asyncio.subprocess.PIPE,
-            env=self._environment,
-            cwd=self._folder.parent,
-        )
+        with nullcontext() if self.log is None else self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sparrow", "broker", *words),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                cwd=self._folder.parent,
+            )
         said = self._process.stdout
         assert said is not None
         async with asyncio.timeout(TIMEOUT_S):

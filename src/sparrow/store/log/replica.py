@@ -134,7 +134,7 @@ class LogReplica:
     def sync(self) -> None:
         """Make everything appended so far durable. After a failed attempt, only a restart helps."""
         if isinstance(self._parts.writer.refusal, StoreFailed):
-            raise self._parts.writer.refusal
+            raise self._parts.writer.refusal.with_traceback(None)
         self._parts.flusher.sync()
 
     def commit_to(self, physical_offset: int) -> None:

@@ -217,6 +217,21 @@ async def test_appends_are_refused_above_one_ratio_and_accepted_again_below_anot
             store.append_nowait(Q, [make_draft("x")])
 
 
+async def test_refused_appends_leave_nothing_in_memory(tmp_path):
+    """They raise one error, whose traceback must not grow: it would keep the frames of all, with their bodies."""
+    gauge = Gauge(0.5)
+    with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
+        await store.catalog.put_topic(Topic(name="T"))
+        gauge.ratio = 0.95
+        store._maintenance.watch_disk()
+        lengths = set()
+        for number in range(100):
+            with pytest.raises(StoreFull) as refused:
+                await store.append(Q, [make_draft(b"%d" % number)])
+            lengths.add(len(refused.traceback))
+        assert len(lengths) == 1, f"the traceback grows up to {max(lengths)} frames"
+
+
 async def test_the_maintenance_thread_watches_the_disk(tmp_path):
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:

@@ -307,7 +307,8 @@ class LogWriter:
 
     def check_may_append(self, queue: ConsumeQueue) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            # One error is raised for many requests. Its old traceback would keep their frames, with their bodies.
+            raise self.refusal.with_traceback(None)
         if queue.is_deleted:
             raise UnknownTopic(queue.queue.topic)
 

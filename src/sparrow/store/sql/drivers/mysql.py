@@ -59,6 +59,8 @@ _NAMED = re.compile(r"%\((\w+)\)s")
 _PACKET_OVERHEAD_BYTES = 64 << 10
 """For what a packet holds beside the messages."""
 _CONNECT_TIMEOUT_S, _LOGIN_TIMEOUT_S = 5, 15
+_NO_SOCKET = "does not expose socket"
+"""How the driver calls a connection that the server has reset by now: uvloop shows no socket of it."""
 """Timeouts of the TCP connection, and of login and session settings."""
 _BULK_ROWS, _BULK_BYTES = 8, 8 << 10
 """MariaDB gets an append of so many rows, or of so many bytes of bodies, in binary form, not as text."""
@@ -207,7 +209,9 @@ class MySqlDatabase:
                 stmt_cache_size=_PREPARED_MAX,
                 ssl=self._tls,
             )
-        except RuntimeError:
+        except RuntimeError as cause:
+            if _NO_SOCKET in str(cause):
+                raise ConnectionResetError("the connection ended while it was opened") from cause
             require_cryptography()
             raise
         # The driver uses `wait_for`, which before Python 3.12 loses a cancellation that arrives with the answer.
