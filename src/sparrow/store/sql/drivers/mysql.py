@@ -59,9 +59,9 @@ _NAMED = re.compile(r"%\((\w+)\)s")
 _PACKET_OVERHEAD_BYTES = 64 << 10
 """For what a packet holds beside the messages."""
 _CONNECT_TIMEOUT_S, _LOGIN_TIMEOUT_S = 5, 15
-_NO_SOCKET = "does not expose socket"
-"""How the driver calls a connection that the server has reset by now: uvloop shows no socket of it."""
 """Timeouts of the TCP connection, and of login and session settings."""
+_NO_SOCKET = "does not expose socket"
+"""What the driver says of a connection that the server has reset meanwhile: uvloop shows no socket of it."""
 _BULK_ROWS, _BULK_BYTES = 8, 8 << 10
 """MariaDB gets an append of so many rows, or of so many bytes of bodies, in binary form, not as text."""
 _PREPARED_MAX = 100
