@@ -103,6 +103,12 @@ class ReplicaSetProcesses:
                     return
                 await asyncio.sleep(0.1)
 
+    async def wait_out_of_sync(self, replica_id: int, within_s: float = 120) -> None:
+        """Wait until a replica has left the in-sync set."""
+        async with asyncio.timeout(within_s):
+            while (found := await self.snapshot()) is None or replica_id in found.state.in_sync:
+                await asyncio.sleep(0.05)
+
 
 @asynccontextmanager
 async def replica_set_processes(
