@@ -83,9 +83,9 @@ class SendHistory:
         counts: Counter[str] = Counter()
         for body, count in Counter(stored.values()).items():
             counts[body.rpartition(b"-")[0].decode()] += count - 1
-        for sender, count in counts.items():
-            failed = self.attempts[sender] - self.confirmed[sender]
-            assert count <= failed, f"{sender}: {count} messages are there again, after {failed} failed sends"
+        for name, count in counts.items():
+            failed = self.attempts[name] - self.confirmed[name]
+            assert count <= failed, f"{name}: {count} messages are there again, after {failed} failed sends"
         return counts
 
 

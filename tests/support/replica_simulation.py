@@ -469,6 +469,10 @@ class Simulation:
         disk, core = replica.disk, replica.core
         assert core is not None
         self._cut_group(disk)
+        if disk.is_full:
+            self.note(f"replica {replica.replica_id} cannot lead epoch {epoch}: its disk is full")
+            self._carry_out(replica, core.epoch_not_started("no space", len(disk.cells), self.time_of(replica)))
+            return
         self.note(f"replica {replica.replica_id} leads epoch {epoch} from {len(disk.cells)}")
         kept = disk.cells[disk.first : len(self.committed)]
         self.check(kept == self.committed[disk.first :], "nothing lost: a new leader has all that was committed")
