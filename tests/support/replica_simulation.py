@@ -95,6 +95,8 @@ class Disk:
     heard_epoch: int = 0
     is_damaged: bool = False
     is_full: bool = False
+    is_nearly_full: bool = False
+    """A leader refuses sends. There is space for the record of an epoch, and for what a follower copies."""
 
 
 class SimulatedReplica:
@@ -297,7 +299,7 @@ class Simulation:
             if replica.life != life or replica.core is None:
                 return
             if not replica.is_paused:
-                replica.core.set_full(disk.is_full)
+                replica.core.set_full(disk.is_full or disk.is_nearly_full)
                 self._carry_out(replica, replica.core.tick(self.time_of(replica)))
                 if self.rng.random() < 0.5:
                     self._report_log(replica)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BLOCK_BYTES = 4096
@@ -24,13 +25,21 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Take all the space that is left, to the last block."""
+        self.fill_to(1.0)
         with open(self.path / _BALLAST, "ab") as file:
-            step = 1 << 30
+            step = 1 << 20
             while step >= BLOCK_BYTES:
                 try:
                     os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), step)
                 except OSError:
                     step //= 2
+
+    def fill_to(self, ratio: float) -> None:
+        """Take so much space that this part of the disk is used."""
+        usage = shutil.disk_usage(self.path)
+        size = int(usage.free - (usage.used + usage.free) * (1 - ratio)) // BLOCK_BYTES * BLOCK_BYTES
+        with open(self.path / _BALLAST, "ab") as file, suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, size)
 
     def release(self) -> None:
         """Give the space back."""
