@@ -89,9 +89,10 @@ class SendHistory:
         return counts
 
 
-async def stored_in(path: Path) -> dict[Place, bytes]:
+async def stored_in(path: Path, segment_bytes: int) -> dict[Place, bytes]:
     """Return the messages of the topic in the directory of a replica that has ended."""
-    settings = LogSettings(**{name.lower(): value for name, value in SMALL_LOG.items()})
+    small = {name.lower(): value for name, value in SMALL_LOG.items()}
+    settings = LogSettings(**small | {"segment_bytes": segment_bytes})
     found: dict[Place, bytes] = {}
     async with await asyncio.to_thread(LogStore, path, settings, follows=True) as store:
         for queue in range(QUEUES_MAX):
