@@ -141,6 +141,7 @@ class FaultySet:
             await self.go_on()
         finally:
             await asyncio.to_thread(disk.release)
+        victim.start_again()  # without space it may not have been able to open its store
         await self.processes.wait_in_sync()
 
 

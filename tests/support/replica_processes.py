@@ -49,6 +49,11 @@ class ReplicaProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def start_again(self) -> None:
+        """Start the process if it has ended by itself, as a service manager does."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
     def check_is_running(self) -> None:
         """Fail if the process has ended by itself."""
         if self._process is not None:
