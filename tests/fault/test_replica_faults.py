@@ -60,7 +60,7 @@ class FaultySet:
     def __init__(
         self, processes: ReplicaSetProcesses, etcd: list[EtcdServer], disks: dict[int, SmallDisk], history: SendHistory
     ) -> None:
-        self.processes, self._etcd, self._disks, self._history = processes, etcd, disks, history
+        self.processes, self._etcd, self.disks, self._history = processes, etcd, disks, history
         self.java: list[JavaSender] = []
 
     async def go_on(self) -> None:
@@ -121,7 +121,7 @@ class FaultySet:
         """Let a disk be full until sends go on without it; with space again, its replica is in sync again."""
         await self.processes.wait_in_sync()  # two disks that cannot take anything would be too many
         victim = leader if fault in ("fill", "fill and restart") else follower
-        disk = self._disks[victim.replica_id]
+        disk = self.disks[victim.replica_id]
         await asyncio.to_thread(disk.fill)
         try:
             match fault:
@@ -204,7 +204,7 @@ async def test_nothing_acknowledged_is_lost_whatever_fails(etcd: list[EtcdServer
             ]
             await eventually(lambda: len(history.acknowledged) >= 50, within_s=DEADLINE_S)
             await found.go_on_with_java()
-            for fault in chosen_faults(can_fill=bool(found._disks)):
+            for fault in chosen_faults(can_fill=bool(found.disks)):
                 begun = time.monotonic()
                 async with asyncio.timeout(4 * DEADLINE_S):
                     await found.inject(fault)
