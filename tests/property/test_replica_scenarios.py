@@ -637,6 +637,41 @@ def test_a_leader_with_a_full_disk_hands_over() -> None:
     assert scenario.said("steps down: the disk is full")
 
 
+def test_a_replica_that_is_elected_with_a_full_disk_lets_another_lead() -> None:
+    scenario = Scenario()
+    scenario.commit()
+    leader = scenario.lead()
+    full, other = scenario.others(leader)
+    full.disk.is_full = other.is_paused = True
+    scenario.kill(leader)
+    scenario.run_for(12_000)
+    assert scenario.said(f"replica {full.replica_id} cannot lead")
+    other.is_paused = False
+    scenario.start(leader)
+    scenario.lead(but=full)
+    scenario.commit()
+    full.disk.is_full = False
+    scenario.settle()
+
+
+def test_one_of_three_full_replicas_leads_for_long_enough_to_delete_old_messages() -> None:
+    scenario = Scenario()
+    scenario.commit()
+    former = scenario.lead()
+    for replica in (former, *scenario.others(former)):
+        core_of(replica).set_full(True)
+        replica.disk.is_nearly_full = True
+    scenario.run_for(15_000)
+    leader = scenario.lead()
+    epoch = core_of(leader).heard_epoch
+    scenario.run_for(40_000)
+    assert core_of(scenario.lead()).heard_epoch == epoch
+    for replica in (former, *scenario.others(former)):
+        replica.disk.is_nearly_full = False
+    scenario.settle()
+    scenario.commit()
+
+
 def test_a_leader_whose_sync_fails_resigns_and_gets_a_new_incarnation() -> None:
     scenario = Scenario()
     scenario.commit()

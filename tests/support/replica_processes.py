@@ -49,6 +49,18 @@ class ReplicaProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def start_again(self) -> None:
+        """Start the process if it has ended by itself, as a service manager does."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
+    def check_is_running(self) -> None:
+        """Fail if the process has ended by itself."""
+        if self._process is not None:
+            assert self._process.poll() is None, (
+                f"replica {self.replica_id} has ended with {self._process.returncode}: see {self.log}"
+            )
+
     async def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the process, and wait until it is gone."""
         if self._process is not None and self._process.returncode is None:
@@ -101,7 +113,15 @@ class ReplicaSetProcesses:
                 found = await self.snapshot()
                 if found is not None and found.leader is not None and len(found.state.in_sync) == len(self.replicas):
                     return
+                for replica in self.replicas.values():
+                    replica.check_is_running()
                 await asyncio.sleep(0.1)
+
+    async def wait_out_of_sync(self, replica_id: int, within_s: float = 120) -> None:
+        """Wait until a replica has left the in-sync set."""
+        async with asyncio.timeout(within_s):
+            while (found := await self.snapshot()) is None or replica_id in found.state.in_sync:
+                await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

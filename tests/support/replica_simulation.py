@@ -95,6 +95,8 @@ class Disk:
     heard_epoch: int = 0
     is_damaged: bool = False
     is_full: bool = False
+    is_nearly_full: bool = False
+    """A leader refuses sends. There is space for the record of an epoch, and for what a follower copies."""
 
 
 class SimulatedReplica:
@@ -297,7 +299,7 @@ class Simulation:
             if replica.life != life or replica.core is None:
                 return
             if not replica.is_paused:
-                replica.core.set_full(disk.is_full)
+                replica.core.set_full(disk.is_full or disk.is_nearly_full)
                 self._carry_out(replica, replica.core.tick(self.time_of(replica)))
                 if self.rng.random() < 0.5:
                     self._report_log(replica)
@@ -469,6 +471,10 @@ class Simulation:
         disk, core = replica.disk, replica.core
         assert core is not None
         self._cut_group(disk)
+        if disk.is_full:
+            self.note(f"replica {replica.replica_id} cannot lead epoch {epoch}: its disk is full")
+            self._carry_out(replica, core.epoch_not_started("no space", len(disk.cells), self.time_of(replica)))
+            return
         self.note(f"replica {replica.replica_id} leads epoch {epoch} from {len(disk.cells)}")
         kept = disk.cells[disk.first : len(self.committed)]
         self.check(kept == self.committed[disk.first :], "nothing lost: a new leader has all that was committed")

@@ -214,8 +214,8 @@ class ReplicaNode:
         if failure is not None and not self.replica.is_stopped:
             return self.replica.disk_failed(str(failure))
         if self.copy_check.is_due(self.replica.log.high_watermark) and self.replica.snapshot is not None:
-            others = {**self.replica.snapshot.addresses}
-            others.pop(self.options.replica_id, None)
+            addresses = self.replica.snapshot.addresses
+            others = {number: address for number, address in addresses.items() if number != self.options.replica_id}
             self._spawn(self.copy_check.run(others))
         self.replica.set_full(self.store.replica.is_full)
         self.replica.deleted(int(self.store.first))
@@ -297,16 +297,17 @@ class ReplicaNode:
 
     async def _carry_out(self, output: Output, body: bytes | memoryview = b"") -> None:
         """Do what a step asks for, in the order of its fields, except the end of a leadership."""
-        store = self.store.replica
-        if output.heard_epoch is not None:
-            await asyncio.to_thread(
-                self.disk.note_identity, incarnation=self.replica.incarnation, heard_epoch=output.heard_epoch
-            )
+        if output.start_epoch is not None:
+            await self._start_epoch(output.start_epoch, output.heard_epoch)
+            output.heard_epoch = None
+        try:
+            await self.disk.write(output, self.replica.incarnation, self._log_failure)
+        except (SparrowError, OSError) as error:
+            # The state machine counts on it, and its next steps would be about another log than there is.
+            await self._carry_out(self.replica.disk_failed(f"the replica cannot write its disk: {error}"))
+            return
         if output.restart_at is not None:
-            await asyncio.to_thread(self.disk.restart_at, output.restart_at, self.replica.incarnation)
             self.copy_check.restart_at(output.restart_at)
-        if output.truncate_to is not None:
-            await asyncio.to_thread(self.disk.truncate, output.truncate_to)
         chunk = output.append
         if chunk is not None:
             self._fetch_ahead(output)
@@ -316,15 +317,25 @@ class ReplicaNode:
                 self._not_stored(chunk, error)
             else:
                 await self._carry_out(self._stored(end))
-        if output.start_epoch is not None:
-            epoch = output.start_epoch
-            start, end = await asyncio.to_thread(store.start_epoch, epoch)
-            log.info("replica %(id)s leads epoch %(epoch)s", {"id": self.options.replica_id, "epoch": epoch})
-            self._carry_out_quickly(self.replica.epoch_started(epoch, start, end))
-            self.role_changed.set()
         if output.delete_before is not None:
-            await asyncio.to_thread(store.delete_before, output.delete_before)
+            await asyncio.to_thread(self.disk.delete_before, output.delete_before)
         self._carry_out_quickly(output)
+
+    async def _start_epoch(self, epoch: int, heard_epoch: int | None) -> None:
+        """Write the record of the epoch that this replica leads from now on; resign if that is not possible."""
+        try:
+            start, end = await asyncio.to_thread(self.disk.start_epoch, epoch, heard_epoch)
+        except (SparrowError, OSError) as error:
+            why = f"epoch {epoch} cannot begin: {error}"
+            log.warning("replica %(id)s steps down: %(why)s", {"id": self.options.replica_id, "why": why})
+            self.store.replica.follow()
+            end = min(int(self.store.written), self.replica.log.end)
+            self._carry_out_quickly(self.replica.epoch_not_started(why, end, _now_ms()))
+            # Nothing of it may stay: it would be part of the epoch before.
+            await self._carry_out(Output(heard_epoch=heard_epoch, truncate_to=end))
+            return
+        self._carry_out_quickly(self.replica.epoch_started(epoch, start, end))
+        self.role_changed.set()
 
     def _carry_out_quickly(self, output: Output) -> None:
         """Do what blocks nothing: marks, answers, and the start of fetches and calls."""

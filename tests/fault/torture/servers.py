@@ -17,7 +17,7 @@ from typing import Literal
 
 from tests.fault.torture.fault_proxy import FaultProxy
 from tests.fault.torture.history import ClockSet, HistoryFile, now_ms
-from tests.fault.torture.small_disk import SmallDisk, small_disk
+from tests.fault.torture.memory_disk import MemoryDisk, memory_disk
 from tests.fault.torture.wall_clock import WallClock
 from tests.support.databases import Server, _free_port, mariadb_server
 from tests.support.server_processes import ENVIRONMENT, TIMEOUT_S, BrokerProcess
@@ -130,7 +130,7 @@ class Platform:
     history: HistoryFile
     name_server: NameServerProcess
     brokers: list[TorturedBroker] = field(default_factory=list)
-    disk: SmallDisk | None = None
+    disk: MemoryDisk | None = None
     """The disk that holds the messages, if the test can fill it."""
     database: Server | None = None
     database_proxy: FaultProxy | None = None
@@ -185,7 +185,7 @@ async def running_platform(
 
 async def _open_store(platform: Platform, stack: AsyncExitStack, rng: random.Random) -> str | None:
     """Mount the disk, and start the database; return the URL of an SQL store."""
-    disk = stack.enter_context(small_disk(platform.folder))
+    disk = stack.enter_context(memory_disk(platform.folder))
     if platform.store == "mariadb":
         platform.database = stack.enter_context(mariadb_server(innodb_flush_log_at_trx_commit=2))
         url = platform.database.new_database()

@@ -17,7 +17,7 @@ import pytest
 from tests.fault.store_contents import Place, assert_same_records, open_store, read_served
 from tests.fault.torture import file_damage
 from tests.fault.torture.fault_proxy import FaultProxy
-from tests.fault.torture.small_disk import small_disk
+from tests.fault.torture.memory_disk import memory_disk
 from tests.fault.torture.wall_clock import WallClock
 from tests.support.databases import _free_port
 from tests.support.log_stores import checkpoint
@@ -67,7 +67,7 @@ def test_the_wall_clock_of_a_process_is_set_while_it_runs_and_its_monotonic_cloc
 
 
 def test_a_full_disk_refuses_writes_until_it_is_free_again(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
+    with memory_disk(tmp_path / "disk") as disk:
         if disk is None:
             pytest.skip("no file system can be mounted here")
         (disk.path / "before").write_bytes(bytes(1 << 20))

@@ -3,7 +3,7 @@
 1. Only a replica that has every committed byte asks.
 2. An election counts only in the process that asked for it, which recognises it by a random value. Outcomes may be
    unknown: any of the elections that it has asked for may still be applied.
-3. After a hand-over the successor asks at once, and the others later.
+3. After a hand-over the successor asks at once, and the others later. So does a replica whose disk is full.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Candidacy:
         self.options, self._make_id = options, make_id
         self.due_ms: int | None = None
         """When to ask to be elected; None: not at all."""
+        self.is_full = False
+        """The disk has no space for more."""
         self._asked: set[str] = set()
         """The change ids of the elections that this process has asked for."""
 
@@ -33,6 +35,7 @@ class Candidacy:
             self.due_ms = now_ms
         elif self.due_ms is None:
             delay_ms = self.options.election_delay_ms if successor is None else self.options.successor_delay_ms
+            delay_ms = self.options.resign_after_ms if self.is_full else delay_ms
             self.due_ms = now_ms + delay_ms
 
     def ask(self, snapshot: Snapshot, incarnation: str, *known_epochs: int) -> Elect:

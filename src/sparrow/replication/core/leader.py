@@ -17,6 +17,7 @@ from sparrow.replication.core.fetch import Chunk, Diverged, Fetch, FetchAnswer, 
 from sparrow.replication.core.log_position import LogPosition
 from sparrow.replication.core.membership import ReplicaSetState
 from sparrow.replication.core.output import Change, HandOver, Output
+from sparrow.replication.core.resignation import Resignation
 
 ChangeIds = Callable[[], str]
 """Makes the random value that a change of the state carries."""
@@ -76,6 +77,7 @@ class Leader:
         now_ms: int,
         *,
         lag_ms: int,
+        is_full: bool = False,
     ) -> None:
         self.replica_id, self.incarnation, self.log = replica_id, incarnation, log
         self.state, self.state_revision, self.leader_revision = state, state_revision, leader_revision
@@ -85,10 +87,7 @@ class Leader:
         self.is_ready = False
         """The epoch record is durable: fetches are answered and sends accepted."""
         self.began_ms, self.lag_ms = now_ms, lag_ms
-        self._useless_since_ms: int | None = None
-        """Since when nothing can be written or committed here, although another replica could lead."""
-        self.is_full = False
-        """The disk has no space for more."""
+        self.resignation = Resignation(is_full=is_full)
         self.progress: dict[int, FollowerProgress] = {}
         self.transfer: Transfer | None = None
         self._awaited: set[int] = set()
@@ -101,22 +100,6 @@ class Leader:
     def accepts_writes(self) -> bool:
         """Whether a send could be committed; otherwise it is refused before anything is written."""
         return self.is_ready and self.transfer is None and len(self.state.in_sync) >= self.state.min_in_sync
-
-    @property
-    def is_useless(self) -> bool:
-        """Whether nothing can be written or committed here, although another replica could lead."""
-        if len(self.state.in_sync) < self.state.min_in_sync:
-            return bool(self.state.eligible)
-        return self.is_full and len(self.state.in_sync) > 1
-
-    def was_useless_for(self, duration_ms: int, now_ms: int, *, another_could_lead: bool) -> bool:
-        """Return whether this leader has been useless for so long, while another replica, which runs, could lead."""
-        if not self.is_useless or not another_could_lead:
-            self._useless_since_ms = None
-            return False
-        if self._useless_since_ms is None:
-            self._useless_since_ms = now_ms
-        return now_ms - self._useless_since_ms >= duration_ms
 
     # -- the log ------------------------------------------------------------------------------------------------------
 

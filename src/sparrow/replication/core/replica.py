@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparrow.replication.core import membership
+from sparrow.replication.core import membership, notices
 from sparrow.replication.core.candidacy import Candidacy
 from sparrow.replication.core.fetch import Fetch, FetchAnswer, Rejected, SafeEnd
 from sparrow.replication.core.follower import Follower
@@ -109,14 +109,11 @@ class Replica:
         if self.is_stopped:
             return output
         if snapshot.state.set_id != self.options.set_id:
-            output.notice = (
-                f"the coordinator holds another replica set ({snapshot.state.set_id}) under this name than that of "
-                f"this replica ({self.options.set_id}): nothing of it is followed; restore the coordinator"
-            )
+            output.notice = notices.another_set(snapshot.state.set_id, self.options.set_id)
             return output
         if known is not None and snapshot.revision < known.revision:
             if snapshot.state.epoch < self.heard_epoch:
-                output.notice = self._went_back(snapshot.state.epoch)
+                output.notice = notices.went_back(snapshot.state.epoch, self.heard_epoch)
             return output
         self.snapshot = snapshot
         self._hear(snapshot.state.epoch, output)
@@ -145,14 +142,8 @@ class Replica:
             self._candidacy.due_ms = None
             self._follow(holder, snapshot, now_ms, output)
         if snapshot.state.epoch < self.heard_epoch and self.leader is None:
-            output.notice = self._went_back(snapshot.state.epoch)
+            output.notice = notices.went_back(snapshot.state.epoch, self.heard_epoch)
         return output
-
-    def _went_back(self, epoch: int) -> str:
-        return (
-            f"the coordinator is at epoch {epoch}, and this replica has heard of epoch {self.heard_epoch}: its answer "
-            "is late, or it was restored from an old copy, whose in-sync set may be wrong; no leader is elected from it"
-        )
 
     def call_ended(self, now_ms: int) -> Output:
         """Read the state: a call was carried out, was refused, or its outcome is unknown."""
@@ -175,6 +166,14 @@ class Replica:
             self.leader.start(start, end, output)
         return output
 
+    def epoch_not_started(self, why: str, end: int, now_ms: int) -> Output:
+        """Give the leadership up: the record of the epoch could not be written, and the log ends at `end`."""
+        output = Output()
+        if self.leader is not None and not self.leader.is_ready:
+            self._resign(self.leader, why, now_ms, output)
+            self.log.truncate(end)
+        return output
+
     def appended(self, end: int, safe_end: int) -> Output:
         """Note what the leader's own sends have written and flushed. `safe_end` is not inside an atomic append."""
         output = Output()
@@ -187,9 +186,10 @@ class Replica:
         self.log.delete_before(first)
 
     def set_full(self, is_full: bool) -> None:
-        """Note whether the disk has space for more. A leader without any hands over."""
+        """Note whether the disk has space for more. A leader without any hands over, and a candidate is patient."""
+        self._candidacy.is_full = is_full
         if self.leader is not None:
-            self.leader.is_full = is_full
+            self.leader.resignation.set_full(is_full)
 
     def disk_failed(self, why: str) -> Output:
         """Stop: acknowledged bytes may be gone, or cannot be read. Another replica leads; this one gets a new life."""
@@ -336,11 +336,7 @@ class Replica:
         if self.follower is not None and self.follower.epoch == holder.epoch:
             return
         self.follower = Follower(
-            self.options,
-            self.incarnation,
-            self.log,
-            holder.replica_id,
-            holder.epoch,
+            *(self.options, self.incarnation, self.log, holder.replica_id, holder.epoch),
             loss_is_accepted=snapshot.state.loss_accepted_epoch >= holder.epoch,
             must_copy=self._must_copy,
         )
@@ -372,14 +368,12 @@ class Replica:
             output.calls.append(Resign(holder.create_revision))
             return
         self.leader = Leader(
-            self.options.replica_id,
-            self.incarnation,
-            self.log,
-            snapshot.state,
+            *(self.options.replica_id, self.incarnation, self.log, snapshot.state),
             snapshot.state_revision,
             holder.create_revision,
             now_ms,
             lag_ms=self.options.lag_ms,
+            is_full=self._candidacy.is_full,
         )
         output.start_epoch = holder.epoch
 
@@ -392,8 +386,12 @@ class Replica:
 
     def _resign_if_useless(self, leader: Leader, now_ms: int, output: Output) -> None:
         """Resign if nothing can be written or committed here and another replica, which runs, could lead."""
-        others = self.snapshot.running_electable() - {self.options.replica_id} if self.snapshot is not None else set()
-        if leader.was_useless_for(self.options.resign_after_ms, now_ms, another_could_lead=bool(others)):
-            output.calls.append(Resign(leader.leader_revision))
-            self._step_down("the disk is full" if leader.is_full else "too few replicas are in sync", output)
-            self._candidacy.due_ms = now_ms + self.options.resign_after_ms
+        others = self.snapshot is not None and bool(self.snapshot.running_electable() - {self.options.replica_id})
+        if leader.resignation.is_due(leader.state, now_ms, self.options.resign_after_ms, another_could_lead=others):
+            self._resign(leader, leader.resignation.reason, now_ms, output)
+
+    def _resign(self, leader: Leader, why: str, now_ms: int, output: Output) -> None:
+        """Step down, and let others be elected before this replica."""
+        output.calls.append(Resign(leader.leader_revision))
+        self._step_down(why, output)
+        self._candidacy.due_ms = now_ms + self.options.resign_after_ms

@@ -8,6 +8,7 @@ slow work (file creation, sync, index, deletion) runs in the threads of the flus
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow import clock
-from sparrow.model.errors import Closed, Refused, SparrowError, StoreFailed, UnknownTopic
+from sparrow.model.errors import Closed, Refused, SparrowError, StorageError, StoreFailed, UnknownTopic
 from sparrow.model.message import LOOPBACK_HOST, Draft, Host
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.settings import LogSettings, Watermark
@@ -90,8 +91,13 @@ class LogStore:
         try:
             steady_ms = steady_ms or (clock.steady_ms if now_ms is clock.now_ms else now_ms)
             self._open(store_host, on_growth, archived_to, now_ms, steady_ms, disk_ratio, follows=follows)
-        except BaseException:
+        except BaseException as cause:
             self._directory_lock.release(is_clean=False)
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageError(
+                    f"the disk has no space to open the store in {self.path}: free some space, and start again. "
+                    "No message is lost."
+                ) from cause
             raise
         self._flusher.start()
         self._threads.start()

@@ -59,6 +59,9 @@ class LogMaintenance:
         self._busy: set[ConsumeQueue] = set()
         """Queues with entries in memory."""
         self._queues_full: StoreFull | None = None
+        self.is_disk_full = False
+        """Whether the disk is fuller than sends are accepted at, as of the last look; also while others are the reason
+        for a refusal."""
         self._saved_high_watermark = -1
         # Before the first read: dead letters that had expired before must not become visible again.
         self.expire_dead_letters()
@@ -94,6 +97,8 @@ class LogMaintenance:
         """Refuse writes before the disk is completely full; accept them again once there is space."""
         ratio = self._disk_ratio(self._path)
         writer = self._writer
+        accepted_at = min(self._settings.disk_force_ratio, self._settings.disk_refuse_ratio)
+        self.is_disk_full = ratio > (accepted_at if self.is_disk_full else self._settings.disk_refuse_ratio)
         with writer.lock:
             if writer.refusal is not None and not isinstance(writer.refusal, StoreFull):
                 return
@@ -101,7 +106,7 @@ class LogMaintenance:
                 writer.refusal = self._queues_full
             elif ratio > self._settings.disk_refuse_ratio:
                 writer.refusal = StoreFull(self._path, f"the disk is {ratio:.0%} full")
-            elif ratio <= min(self._settings.disk_force_ratio, self._settings.disk_refuse_ratio):
+            elif ratio <= accepted_at:
                 writer.refusal = None
 
     # -- the views ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from sparrow.model.errors import NotLeader, SparrowError, StoreFailed, StoreFull
+from sparrow.model.errors import NotLeader, Refused, SparrowError, StoreFailed, StoreFull
 from sparrow.store.log.append.raw_append import RawAppends
 from sparrow.store.log.maintenance import LogMaintenance
 from sparrow.store.log.parts import LogParts
@@ -28,6 +28,8 @@ class LogReplica:
         self._parts, self._maintenance, self._pause_threads = parts, maintenance, pause_threads
         self._raw_appends = RawAppends(parts.writer, parts.queues, parts.state)
         self._refusal: SparrowError | None = None
+        self._is_cutting = False
+        """A truncation has begun, and not ended: what is appended before it is repeated would be cut with it."""
         self.when_committed: Callable[[int], asyncio.Future[None]] | None = None
         """Returns a future that is done once enough replicas have the log up to an offset; None: the disk decides."""
 
@@ -55,8 +57,7 @@ class LogReplica:
     def lead(self) -> None:
         """Accept appends of this store's own. An atomic append whose end never arrived is cut off."""
         with self._pause_threads(), self._parts.writer.lock:
-            self._raw_appends.discard_incomplete()
-            truncate_log(self._parts, self._maintenance, self._parts.log.written)
+            self._truncate(int(self._parts.log.written))
             self._parts.writer.refusal = None
             self._parts.state.name_topics()
         self._maintenance.watch_disk()
@@ -87,8 +88,8 @@ class LogReplica:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk has no space for more."""
-        return isinstance(self._parts.writer.refusal, StoreFull)
+        """Whether the disk has no space for more: a leader refuses sends, and a follower would."""
+        return self._maintenance.is_disk_full or isinstance(self._parts.writer.refusal, StoreFull)
 
     def complete_end(self, physical_offset: int) -> int:
         """Return the offset, or the begin of the atomic append that it lies in: a start could cut it off there."""
@@ -105,7 +106,8 @@ class LogReplica:
     def start_epoch(self, epoch: int) -> tuple[int, int]:
         """Lead: append the record with which the epoch begins, make it durable, and return its start and end."""
         self.lead()
-        with self._parts.writer.lock:
+        # Although sends are refused: only a leader's retention can make space on the disks of the set.
+        with self._parts.writer.lock, self._parts.writer.allowing_full_disk():
             start = int(self._parts.log.written)
             end = self._parts.state.append([EpochUpdate([*self.epochs, (epoch, start)])])
         self._parts.flusher.sync()
@@ -125,6 +127,8 @@ class LogReplica:
 
     def append(self, offset: int, data: bytes | memoryview) -> int:
         """Append bytes of the leader's log, and return where the last whole record ends."""
+        if self._is_cutting:
+            raise Refused("the log is not cut yet where the leader's differs: cut it again")
         return self._raw_appends.append(offset, data)
 
     def discard_incomplete(self) -> None:
@@ -142,13 +146,18 @@ class LogReplica:
         self._parts.writer.advance_watermark("replicated", physical_offset)
 
     def truncate(self, end: int) -> None:
-        """Truncate the log at the end of a record, and every view with it.
+        """Truncate the log at the end of a record, and every view with it. If that fails, repeat it.
 
         An atomic append that would lose its end is removed completely.
         """
         with self._pause_threads(), self._parts.writer.lock:
-            self._raw_appends.discard_incomplete()
-            truncate_log(self._parts, self._maintenance, end)
+            self._truncate(end)
+
+    def _truncate(self, end: int) -> None:
+        self._raw_appends.discard_incomplete()
+        self._is_cutting = True
+        truncate_log(self._parts, self._maintenance, end)
+        self._is_cutting = False
 
     def delete_before(self, physical_offset: int) -> None:
         """Delete whole segments below an offset, as the leader has."""

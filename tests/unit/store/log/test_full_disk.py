@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.drafts import decode_bodies, make_draft
-from tests.support.log_stores import small_settings
+from tests.support.log_stores import copy_as_crashed, small_settings
 from tests.support.wait import eventually
 
-from sparrow.model.errors import SparrowError, StoreFull
+from sparrow.model.errors import SparrowError, StorageError, StoreFull
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import GIB, MIB, LogSettings
@@ -137,6 +137,25 @@ async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_no
         disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
+
+
+async def test_a_store_that_has_no_space_to_open_says_so_and_opens_when_it_has(tmp_path, monkeypatch):
+    with small_disk(tmp_path, monkeypatch, 16 << 20) as disk:
+        if not disk.is_real:
+            pytest.skip("no file system can be mounted here")
+        settings = small_settings(segment_bytes=1 << 20, index_entries=1000)
+        async with await asyncio.to_thread(LogStore, tmp_path / "store", settings) as store:
+            await store.catalog.put_topic(Topic(name="T"))
+            for number in range(3000):
+                store.append_nowait(Q, [make_draft(bytes(500), keys=f"k{number}")])
+            crashed = copy_as_crashed(store, tmp_path / "crashed")
+        disk.fill()
+        with pytest.raises(StorageError, match="free some space, and start again"):
+            await asyncio.to_thread(LogStore, crashed, settings)
+        disk.allocate()
+        with LogStore(crashed, settings) as store:
+            assert store.bounds_nowait(Q).end == 3000
+            assert len(await store.find_by_key("T", "k2999")) == 1
 
 
 @pytest.mark.parametrize("ahead_bytes", [None, 64 * 1024])

@@ -1,8 +1,11 @@
 """A log store as a replica: raw bytes of a leader's log, the high watermark, and interrupted truncations."""
 
 import asyncio
+import errno
+import itertools
+import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -184,6 +187,49 @@ async def test_a_truncated_tail_never_returns_whatever_the_crash_left_of_it(tmp_
         async with opened(crashed, follows=True) as restarted:
             assert await contents(restarted) == expected
         assert not (crashed / files.TRUNCATION_FILE).exists()
+
+
+@pytest.mark.parametrize("fails_at", range(7))
+async def test_a_truncation_that_fails_is_repeated_and_cuts_nothing_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """The note of a truncation that found the disk full must not stay: a start would cut there once more."""
+    rng = random.Random(fails_at)
+    async with opened(tmp_path / "leader") as leader, opened(tmp_path / "old", follows=True) as old:
+        await fill(leader, 1)
+        end = leader.written
+        await asyncio.to_thread(copy, leader, old, rng)
+        await asyncio.to_thread(old.replica.lead)
+        await old.catalog.delete_topic("B")
+        old.append_nowait(A, [make_draft("cut off", keys="cut")])
+        old.replica.follow()
+
+        calls = itertools.count()
+
+        def failing(work: Callable[..., None]) -> Callable[..., None]:
+            def call(*args: Any) -> None:
+                if next(calls) == fails_at:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                work(*args)
+
+            return call
+
+        with monkeypatch.context() as patched:
+            for name in ("replace_file", "remove_file"):
+                patched.setattr(files, name, failing(getattr(files, name)))
+            with pytest.raises(OSError, match="No space"):
+                await asyncio.to_thread(old.replica.truncate, end)
+        with pytest.raises(Refused, match="not cut yet"):
+            old.replica.append(old.replica.end, b"")
+        await asyncio.to_thread(old.replica.truncate, end)
+        assert not (tmp_path / "old" / files.TRUNCATION_FILE).exists()
+        leader.append_nowait(B, [make_draft("later", keys="later")])
+        await asyncio.to_thread(copy, leader, old, rng)
+        expected = await contents(leader)
+        assert await contents(old) == expected
+        crashed = copy_as_crashed(old, tmp_path / "crashed")
+        async with opened(crashed, follows=True) as restarted:
+            assert await contents(restarted) == expected
 
 
 async def test_retention_waits_until_the_state_it_appended_again_is_committed(tmp_path: Path) -> None:

@@ -16,21 +16,27 @@ def truncate_log(parts: LogParts, maintenance: LogMaintenance, end: int) -> None
     The caller holds the writer's lock and has paused the background threads.
     """
     commit_log, queues, index, state = parts.log, parts.queues, parts.index, parts.state
+    note = files.load(parts.path / files.TRUNCATION_FILE, Truncation)
+    if note is not None:
+        # An attempt before this one failed on its way, as on a full disk. Its note must not stay: a start would cut
+        # there again, whatever was appended since.
+        end = min(end, note.end)
     if not commit_log.first <= end <= commit_log.written:
         raise Refused(f"the log reaches from {commit_log.first} to {commit_log.written}; it cannot end at {end}")
     end = state.truncation_point(end)
-    if end == commit_log.written:
+    if end == commit_log.written and note is None:
         return
     maintenance.flush_queues()
     # Without this note, a crash could leave zeros and then old records, which a start would take for sound ones.
     files.save(parts.path / files.TRUNCATION_FILE, Truncation(end))
     files.remove_file(parts.path / files.CHECKPOINT_FILE)
     files.remove_file(parts.path / files.STATE_SNAPSHOT_FILE)
-    restores_topic = state.deletes_topic_after(end)
+    # What the views have of an attempt that failed is unknown.
+    rebuilds_views = note is not None or state.deletes_topic_after(end)
     commit_log.truncate(end)
     parts.writer.truncate(end)
     parts.flusher.truncate(end)
-    if restores_topic:
+    if rebuilds_views:
         rebuild_views(commit_log, queues, index, state.seal)
     else:
         for queue in queues:

@@ -1,4 +1,4 @@
-"""A file system of its own for a store, which a test fills and empties. It needs root: else there is none."""
+"""A file system in memory for a store, which a test fills and empties. It needs root: else there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZE_BYTES = 8 << 30
 """Only what is used takes memory."""
 
 
-class SmallDisk:
+class MemoryDisk:
     """A tmpfs. It is full when its size is what is in use: nothing has to be written for that."""
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(path: Path) -> Iterator[SmallDisk | None]:
+def memory_disk(path: Path) -> Iterator[MemoryDisk | None]:
     """Mount a file system at a new folder; yield None, and leave a plain folder, where that is not permitted."""
     path.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE_BYTES}", "tmpfs", str(path)]
@@ -43,6 +43,6 @@ def small_disk(path: Path) -> Iterator[SmallDisk | None]:
         yield None
         return
     try:
-        yield SmallDisk(path)
+        yield MemoryDisk(path)
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
