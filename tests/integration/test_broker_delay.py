@@ -251,9 +251,9 @@ async def test_other_requests_are_served_while_many_delayed_messages_are_deliver
     clocked_broker.advance_ms(5)
     while clocked_broker.client.broker.delay.count == 6_000:
         await asyncio.sleep(0)
-    await clocked_broker.client.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+    await clocked_broker.client.send(T, b"meanwhile")
     assert clocked_broker.client.broker.delay.count > 0, "the broker must answer before the last message is delivered"
-    await eventually(lambda: clocked_broker.store.bounds_nowait(T).end == 6_001)
+    await eventually(lambda: clocked_broker.store.bounds_nowait(T).end == 6_002)
 
 
 # -- changes of the clock ---------------------------------------------------------------------------------------------

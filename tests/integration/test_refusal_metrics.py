@@ -49,7 +49,7 @@ LIMITS = {
     "topics",
     "unsent_bytes",
 }
-CAUSES = {"unsigned", "signature", "revoked", "address", "permission", "tls"}
+CAUSES = {"unsigned", "signature", "revoked", "disabled", "address", "permission", "tls"}
 LIMITS_HIT, ACCESS = "sparrow_limits_hit_total", "sparrow_access_refusals_total"
 
 
@@ -158,7 +158,7 @@ async def test_requests_without_access_are_counted_by_their_cause(tmp_path: Path
         await try_as(revoked, "mine")
         for topic in ("yours", "theirs", "ours"):
             await try_as(sender, topic)
-        expected = {"unsigned": 1, "signature": 2, "address": 1, "revoked": 1, "permission": 3, "tls": 0}
+        expected = {"unsigned": 1, "signature": 2, "address": 1, "revoked": 1, "disabled": 0, "permission": 3, "tls": 0}
         assert await counts(running, ACCESS, "cause") == expected
         assert set(await counts(running, LIMITS_HIT, "limit")) == LIMITS
 

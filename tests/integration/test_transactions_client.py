@@ -264,7 +264,7 @@ def test_blocking_producer_has_transactions(tmp_path: Path) -> None:
             raise Oops
         producer.send_in_transaction(Message("T", "by word"), lambda _: None)
         producer.send_in_transaction(Message("T", "asked after"), lambda _: TransactionState.UNKNOWN)
-        wait_until(lambda: asked == [b"asked after"])
+        wait_until(lambda: b"asked after" in asked)  # such a broker may ask after others, too, before they end
         with client.Consumer(platform.name_servers, group="readers") as consumer:
             consumer.subscribe("T")
             assert {next(consumer).body for _ in range(3)} == {b"paid", b"by word", b"asked after"}
