@@ -15,12 +15,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from _harness import ROOT
 from sparrow.replication.core.membership import ReplicaSetState
 from sparrow.replication.etcd.gateway import _encode, _key_value
 from sparrow.replication.identity import make_incarnation
 
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # for benches, which run as scripts
 from tests.support.databases import _free_port
 from tests.support.etcd import etcd_cluster
 
