@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from bench.versus.peers.peer import Peer
+from bench.versus.peers.replica_set import ReplicaSet
 from bench.versus.peers.rocketmq import DEFAULT_SIZES, JVM_FLAGS, VERSION, RocketMQ
 from tests.interop import official
 from tests.interop.platforms import (
@@ -26,7 +26,7 @@ from tests.support.wait import wait_until
 
 from sparrow.wire.frame import RemotingCommand, decode, encode
 
-BROKERS = 3
+BROKERS = ReplicaSet.replicas
 HEAP_MB = 512
 SET_START_TIMEOUT_S = 180
 """Four JVMs share the cores during the start."""
@@ -43,13 +43,9 @@ GET_SYNC_STATE_DATA = 1006
 """RequestCode.CONTROLLER_GET_SYNC_STATE_DATA"""
 
 
-class RocketMQSet(Peer):
+class RocketMQSet(ReplicaSet):
     name = RocketMQ.name
     measured_program = RocketMQ.measured_program
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}, three brokers"
 
     @property
     def description(self) -> str:
@@ -64,8 +60,8 @@ class RocketMQSet(Peer):
 
     def _launch(self, folder: Path, running: ExitStack) -> None:
         kit = official.kit(VERSION)
-        controller_port = free_port()
-        controller = f"{LOOPBACK}:{controller_port}"
+        self._controller_port = free_port()
+        controller = f"{LOOPBACK}:{self._controller_port}"
         name_server = apache_name_server(
             kit,
             folder,
@@ -85,8 +81,12 @@ class RocketMQSet(Peer):
             outputs.append(running.enter_context(broker)[1])
         for output in outputs:
             output.wait_for("boot success", within_s=SET_START_TIMEOUT_S)
-        wait_until(lambda: _brokers_in_sync(controller_port) == BROKERS, within_s=SET_START_TIMEOUT_S)
+        wait_until(lambda: self.in_sync_count == BROKERS, within_s=SET_START_TIMEOUT_S)
         wait_for_cluster(self.address, CLUSTER)
+
+    @property
+    def in_sync_count(self) -> int:
+        return _brokers_in_sync(self._controller_port)
 
 
 class _SyncState(msgspec.Struct, rename="camel"):

@@ -6,8 +6,8 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench._replica_set import replica_processes
-from bench.versus.peers.peer import Peer
+from bench._replica_set import ReplicaProcesses, replica_processes
+from bench.versus.peers.replica_set import ReplicaSet
 from bench.versus.workload import SPARROW
 
 import sparrow as package
@@ -16,13 +16,9 @@ STEADY = {"replication__lease_s": 20, "replication__lag_ms": 10_000}
 """A busy machine must not end the lease of the leader, or the in-sync set of three, while costs are measured."""
 
 
-class SparrowSet(Peer):
+class SparrowSet(ReplicaSet):
     name = SPARROW
     measured_program = "--replica"
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}, three replicas"
 
     @property
     def description(self) -> str:
@@ -36,4 +32,9 @@ class SparrowSet(Peer):
         return shutil.which("etcd") is not None
 
     def _launch(self, folder: Path, running: ExitStack) -> None:
-        self.address = running.enter_context(replica_processes(folder, "set", **STEADY)).name_servers
+        self._set: ReplicaProcesses = running.enter_context(replica_processes(folder, "set", **STEADY))
+        self.address = self._set.name_servers
+
+    @property
+    def in_sync_count(self) -> int:
+        return self._set.in_sync_count()

@@ -15,6 +15,7 @@ from bench.versus.workload import CPU, MEMORY_LOADED, P99, RATE, Goal, Workload
 from bench.versus.workloads import batch_senders as batch
 from bench.versus.workloads import fan_out, footprint, large_backlog, large_senders, paced_senders, push_consumer
 from bench.versus.workloads import many_topics as topic_senders
+from bench.versus.workloads.quorum_senders import quorum_senders
 from bench.versus.workloads.sync_senders import TOPIC as SENDER_TOPIC
 from bench.versus.workloads.sync_senders import sync_senders
 
@@ -116,7 +117,7 @@ def sync_flush(run: Run, loads: Loads, peers: Sequence[Peer]) -> list[Workload]:
 
 
 def quorum(run: Run, loads: Loads, peers: Sequence[Peer]) -> list[Workload]:
-    work = partial(sync_senders, loads["JSON"], senders=MANY, body_bytes=128, seconds=run.scale.seconds)
+    work = partial(quorum_senders, loads["JSON"], senders=MANY, seconds=run.scale.seconds)
     return [Workload(f"{MANY} sync senders, 128 B, {HEADERS['JSON']}, quorum of 3", _sides(peers, work))]
 
 
