@@ -96,18 +96,19 @@ def apache(
         address, log = stack.enter_context(broker)
         log.wait_for("boot success")
         running = Platform(f"apache-{kit.version}", name_server, address, "broker-a")
-        wait_for_cluster(running.name_server, running.cluster)
+        wait_for_master(running.name_server, running.cluster)
         yield running
 
 
-def wait_for_cluster(name_server: str, cluster: str) -> None:
-    """Wait until the name server knows a broker: on a busy machine, seconds after the broker has reported its start."""
+def wait_for_master(name_server: str, cluster: str = "DefaultCluster") -> None:
+    """Wait until the name server knows a master: on a busy machine, seconds after the broker has reported its start."""
 
     def is_known(admin: Admin) -> bool:
         try:
-            return cluster in admin.clusters()
+            found = admin.clusters().get(cluster)
         except RequestTimeout:
             return False
+        return found is not None and any(0 in addresses for addresses in found.brokers.values())
 
     with Admin(name_server) as admin:
         wait_until(lambda: is_known(admin), within_s=START_TIMEOUT_S)

@@ -179,7 +179,20 @@ public final class Load {
             }
             return result(received.get(), System.nanoTime() - begun.get(), new long[0][]);
         } finally {
-            consumers.forEach(DefaultMQPushConsumer::shutdown);
+            shutDown(consumers);
+        }
+    }
+
+    /** Shuts down all at once: each of them waits up to three seconds for a thread of its connections. */
+    private static void shutDown(List<DefaultMQPushConsumer> consumers) throws InterruptedException {
+        List<Thread> threads = new ArrayList<>();
+        for (DefaultMQPushConsumer consumer : consumers) {
+            Thread thread = new Thread(consumer::shutdown);
+            threads.add(thread);
+            thread.start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
         }
     }
 

@@ -20,7 +20,7 @@ from tests.interop.platforms import (
     apache_broker,
     apache_name_server,
     free_port,
-    wait_for_cluster,
+    wait_for_master,
 )
 from tests.support.wait import wait_until
 
@@ -30,7 +30,7 @@ BROKERS = ReplicaSet.replicas
 HEAP_MB = 512
 SET_START_TIMEOUT_S = 180
 """Four JVMs share the cores during the start."""
-CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
+BROKER_NAME = "broker-a"
 REPLICATION = {
     "enableControllerMode": "true",
     "brokerId": -1,  # the controller assigns it
@@ -82,7 +82,7 @@ class RocketMQSet(ReplicaSet):
         for output in outputs:
             output.wait_for("boot success", within_s=SET_START_TIMEOUT_S)
         wait_until(lambda: self.in_sync_count == BROKERS, within_s=SET_START_TIMEOUT_S)
-        wait_for_cluster(self.address, CLUSTER)
+        wait_for_master(self.address)
 
     @property
     def in_sync_count(self) -> int:

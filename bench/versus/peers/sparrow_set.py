@@ -9,6 +9,7 @@ from pathlib import Path
 from bench._replica_set import ReplicaProcesses, replica_processes
 from bench.versus.peers.replica_set import ReplicaSet
 from bench.versus.workload import SPARROW
+from tests.interop.platforms import wait_for_master
 
 import sparrow as package
 
@@ -34,6 +35,7 @@ class SparrowSet(ReplicaSet):
     def _launch(self, folder: Path, running: ExitStack) -> None:
         self._set: ReplicaProcesses = running.enter_context(replica_processes(folder, "set", **STEADY))
         self.address = self._set.name_servers
+        wait_for_master(self.address)
 
     @property
     def in_sync_count(self) -> int:

@@ -76,13 +76,14 @@ def push_consumers(run: Run, loads: Loads, peers: Sequence[Peer]) -> list[Worklo
 
 
 def fan_outs(run: Run, loads: Loads, peers: Sequence[Peer]) -> list[Workload]:
+    groups = 3 if run.scale.is_smoke else 10  # a consumer needs seconds to end
     count = run.scale.messages // FAN_OUT_PART
     backlogs = cache(partial(fan_out.fill_backlogs, loads["JSON"], peers, count))
 
     def work(peer: Peer) -> Figures:
-        return fan_out.fan_out(loads["JSON"], peer, messages=backlogs())
+        return fan_out.fan_out(loads["JSON"], peer, groups=groups, messages=backlogs())
 
-    name = f"fan-out to {fan_out.GROUPS} groups of push consumers, {count:,} messages"
+    name = f"fan-out to {groups} groups of push consumers, {count:,} messages"
     return [Workload(name, _sides(peers, work), prepare=backlogs)]
 
 
@@ -103,7 +104,7 @@ def latencies(run: Run, loads: Loads, peers: Sequence[Peer]) -> list[Workload]:
             [Goal(P99, NAME, 1.0)] if percent == 50 else [],
             prepare=maximum,
         )
-        for percent in LOADS_PERCENT
+        for percent in ((50,) if run.scale.is_smoke else LOADS_PERCENT)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A backlog that push consumers of ten groups, all in one JVM, read at once; each round with new groups.
+"""A backlog that push consumers of several groups, all in one JVM, read at once; each round with new groups.
 
 The clock starts when every group has its first message. What the clients have fetched by then, 1,000 messages of each
 queue at most, counts like the rest, at all sides.
@@ -16,7 +16,6 @@ from bench.versus.workloads.batch_senders import fill
 from bench.versus.workloads.push_consumer import new_group
 
 TOPIC = "fan-out"
-GROUPS = 10
 TIMEOUT_S = 300
 
 
@@ -25,9 +24,9 @@ def fill_backlogs(load: JavaLoad, peers: Sequence[Peer], messages: int) -> dict[
     return {peer.name: fill(load, peer, TOPIC, messages) for peer in peers}
 
 
-def fan_out(load: JavaLoad, peer: Peer, *, messages: Mapping[str, int]) -> Figures:
+def fan_out(load: JavaLoad, peer: Peer, *, groups: int, messages: Mapping[str, int]) -> Figures:
     before = peer.cpu_s
-    order = {"group": new_group(), "groups": GROUPS, "messages": messages[peer.name], "timeoutS": TIMEOUT_S}
+    order = {"group": new_group(), "groups": groups, "messages": messages[peer.name], "timeoutS": TIMEOUT_S}
     result = load.run("consume", peer.address, TOPIC, **order)
     return {
         DELIVERIES: result.messages / result.seconds,

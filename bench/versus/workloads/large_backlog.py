@@ -36,7 +36,7 @@ def large_backlog(load: JavaLoad, peer: Peer, *, backlog_bytes: int) -> Figures:
         RATE: rate,
         BYTES: rate * BODY_BYTES / 1e6,
         CPU: (peer.cpu_s - cpu_s) / result.messages * 1e6,
-        DISK_READS: peer.disk_read_mb - disk_mb,
+        DISK_READS: round(peer.disk_read_mb - disk_mb),
     }
 
 
