@@ -18,7 +18,7 @@ from tests.interop.official import QUICK_START_FLAGS, Kit
 from tests.support.wait import wait_until
 
 from sparrow.client import Admin
-from sparrow.model.errors import RequestTimeout
+from sparrow.model.errors import Unavailable
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
@@ -106,7 +106,7 @@ def wait_for_master(name_server: str, cluster: str = "DefaultCluster") -> None:
     def is_known(admin: Admin) -> bool:
         try:
             found = admin.clusters().get(cluster)
-        except RequestTimeout:
+        except Unavailable:
             return False
         return found is not None and any(0 in addresses for addresses in found.brokers.values())
 

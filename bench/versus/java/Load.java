@@ -21,6 +21,8 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -66,7 +68,7 @@ public final class Load {
         byte[] body = body(order);
         return repeat(order, () -> {
             String next = topics.length == 1 ? topics[0] : topics[Math.floorMod(turn.getAndIncrement(), topics.length)];
-            producer.send(new Message(next, "tag", body));
+            check(producer.send(new Message(next, "tag", body)));
             return 1;
         });
     }
@@ -82,9 +84,16 @@ public final class Load {
             for (int i = 0; i < size; i++) {
                 messages.add(new Message(topic, "tag", body));
             }
-            producer.send(messages);
+            check(producer.send(messages));
             return size;
         });
+    }
+
+    /** Refuses what is stored, but not as safely as the server is configured: not flushed, or not replicated, in time. */
+    private static void check(SendResult result) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            throw new IllegalStateException("the server answered " + result.getSendStatus());
+        }
     }
 
     /** Sends once on every thread, and again until `millis` are over, or with `messages` until so many are sent. */
