@@ -15,12 +15,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from _harness import ROOT
 from sparrow.replication.core.membership import ReplicaSetState
 from sparrow.replication.etcd.gateway import _encode, _key_value
 from sparrow.replication.identity import make_incarnation
 
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # for benches, which run as scripts
 from tests.support.databases import _free_port
 from tests.support.etcd import etcd_cluster
 
@@ -109,12 +108,16 @@ class ReplicaProcesses:
             time.sleep(0.02)
         raise AssertionError(f"no replica leads within {within_s} s")
 
+    def in_sync_count(self) -> int:
+        """Return how many replicas are in the in-sync set; 0 while none leads."""
+        keys = self._keys()
+        return len(msgspec.json.decode(keys["state"])["in_sync"]) if "leader" in keys else 0
+
     def wait_in_sync(self, count: int = 3, within_s: float = 120) -> None:
         """Wait until so many replicas are in the in-sync set and one of them leads."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
-            keys = self._keys()
-            if "leader" in keys and len(msgspec.json.decode(keys["state"])["in_sync"]) >= count:
+            if self.in_sync_count() >= count:
                 return
             time.sleep(0.05)
         raise AssertionError(f"fewer than {count} replicas are in sync after {within_s} s")

@@ -14,6 +14,8 @@ from tests.interop.java import JavaClient, client_process
 
 CLIENT_VERSION = "5.5.0"
 HEAP_MB = 512
+ANSWER_TIMEOUT_S = 900
+"""Longer than any command takes: `consume` has a limit of its own."""
 SOURCE = Path(__file__).parent / "java" / "Load.java"
 Headers = Literal["JSON", "ROCKETMQ"]
 """How the client writes the headers of its requests: as text, or in RocketMQ's binary form."""
@@ -37,6 +39,10 @@ class JavaLoad:
         answer = self._client.order(command, address=address, topic=topic, **fields)
         return msgspec.convert(answer, LoadResult)
 
+    def disconnect(self, address: str) -> None:
+        """End the connections to a server that is about to stop."""
+        self._client.order("disconnect", address=address)
+
 
 @contextmanager
 def java_load(folder: Path, headers: Headers) -> Iterator[JavaLoad]:
@@ -47,4 +53,6 @@ def java_load(folder: Path, headers: Headers) -> Iterator[JavaLoad]:
     flags = (f"-Drocketmq.serialize.type={headers}", "-Djava.net.preferIPv4Stack=true")
     command = kit.command("Load", user_home=folder, heap_mb=HEAP_MB, jvm_flags=flags)
     with client_process(command, folder) as process:
-        yield JavaLoad(JavaClient(process, kit.version))
+        client = JavaClient(process, kit.version)
+        client.answer_timeout_s = ANSWER_TIMEOUT_S
+        yield JavaLoad(client)

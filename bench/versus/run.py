@@ -52,10 +52,10 @@ class Run:
                         raise PeerMissing("not installed yet, and a smoke run fetches nothing")
                     found.append(peer)
                     peer.start(folder / f"{number}-{peer.name}")
-                    self.describe(peer.name if peer.flush == "async" else f"{peer.name}, sync flush", peer.description)
+                    self.describe(peer.title, peer.description)
                     say(f"{peer.name} started in {peer.start_s:.1f} s")
                 except PeerMissing as reason:
-                    self.report_missing(peer.name, str(reason))
+                    self.report_missing(peer.title, str(reason))
                     if peer in found:
                         found.remove(peer)
                         peer.stop()
@@ -72,14 +72,21 @@ class Run:
         self.missing[name] = reason
         say(f"{name} is missing: {reason}")
 
-    def measure(self, peer: str, workload: Workload, scale: Scale | None = None) -> None:
-        """Run the rounds of a work load, if it is wanted; a failure is kept for the report, and the run goes on."""
-        if self._only not in workload.name:
+    def wants(self, workload: Workload) -> bool:
+        return self._only in workload.name
+
+    def measure(self, peer: str, workload: Workload) -> None:
+        """Prepare and measure a work load, if it is wanted; a failure is kept for the report, and the run goes on."""
+        if not self.wants(workload):
             return
         with self._failure_kept(f"{peer}: {workload.name}"):
-            rounds = scale or self.scale
             say(f"{peer}: {workload.name}")
-            measured = interleave(workload.sides, rounds=rounds.rounds, warm_ups=rounds.warm_ups)
+            if workload.prepare is not None:
+                workload.prepare()
+            rounds, warm_ups = self.scale.rounds, self.scale.warm_ups
+            if workload.rounds_max is not None:
+                rounds, warm_ups = min(workload.rounds_max, rounds), 0
+            measured = interleave(workload.sides, rounds=rounds, warm_ups=warm_ups)
             goals = () if self.scale.is_smoke else workload.goals
             self.comparisons.append(Comparison(peer, workload.name, measured, goals, load_of_machine()))
 

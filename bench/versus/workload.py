@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from bench.versus.rounds import Figures, Spread, Work, compare, summarize
@@ -12,14 +12,18 @@ RATE = "messages/s"
 ROWS = "rows/s"
 ENQUEUED = "enqueued, tasks/s"
 HANDLED = "handled, tasks/s"
+DELIVERIES = "deliveries/s"
+BYTES = "MB/s"
 CPU = "server CPU, µs/message"
+DELIVERY_CPU = "server CPU, µs/delivery"
+DISK_READS = "read from the disk, MB"
 CLIENT_CPU = "client CPU, µs/message"
 P50 = "p50, ms"
 P99 = "p99, ms"
 START = "start, s"
 MEMORY_IDLE = "anonymous memory idle, MB"
 MEMORY_LOADED = "anonymous memory after load, MB"
-LARGER_IS_BETTER = frozenset({RATE, ROWS, ENQUEUED, HANDLED})
+LARGER_IS_BETTER = frozenset({RATE, ROWS, ENQUEUED, HANDLED, DELIVERIES, BYTES})
 """Goals of these figures are lower limits; those of all others, which are costs, are upper limits."""
 SPARROW = "Sparrow"
 
@@ -41,7 +45,7 @@ class Scale(NamedTuple):
         return self == SMOKE
 
 
-SMOKE = Scale(rounds=1, warm_ups=0, seconds=1, messages=5_000, warm_up_s=0)
+SMOKE = Scale(rounds=1, warm_ups=0, seconds=0.5, messages=5_000, warm_up_s=0)
 FULL = Scale(rounds=5, warm_ups=1, seconds=4, messages=400_000, warm_up_s=15)
 
 
@@ -59,6 +63,10 @@ class Workload(NamedTuple):
     name: str
     sides: Mapping[str, Work]
     goals: Sequence[Goal] = ()
+    prepare: Callable[[], object] | None = None
+    """What the rounds need, such as a backlog; called only if the work load is wanted."""
+    rounds_max: int | None = None
+    """Of a work load with long rounds: at most so many rounds, without one to warm up."""
 
 
 class Comparison(NamedTuple):

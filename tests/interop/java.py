@@ -85,6 +85,8 @@ class ClientProcess:
         self._process = process
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ids = itertools.count(1)
+        self.answer_timeout_s: float = ANSWER_TIMEOUT_S
+        """How long a command may take."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -98,11 +100,11 @@ class ClientProcess:
         self._process.stdin.write(json.dumps({"command": command, **fields}) + "\n")
         self._process.stdin.flush()
         try:
-            line = self._answers.get(timeout=ANSWER_TIMEOUT_S)
+            line = self._answers.get(timeout=self.answer_timeout_s)
         except queue.Empty:
             self._process.kill()  # a late answer would be read as the next one
             raise AssertionError(
-                f"the {self.language} client did not answer {command} in {ANSWER_TIMEOUT_S} s"
+                f"the {self.language} client did not answer {command} in {self.answer_timeout_s} s"
             ) from None
         assert line, f"the {self.language} client ended at {command}"
         answer = json.loads(line)

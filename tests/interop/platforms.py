@@ -18,6 +18,7 @@ from tests.interop.official import QUICK_START_FLAGS, Kit
 from tests.support.wait import wait_until
 
 from sparrow.client import Admin
+from sparrow.model.errors import Unavailable
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
@@ -43,8 +44,22 @@ class Platform(NamedTuple):
         return self.kind.startswith("apache-4.")
 
 
+class ProcessOutput(NamedTuple):
+    process: subprocess.Popen[bytes]
+    path: Path
+
+    def wait_for(self, words: str, *, within_s: float = START_TIMEOUT_S) -> str:
+        """Wait until the output contains these words; return the output."""
+        deadline = time.monotonic() + within_s
+        while words not in (said := self.path.read_text(errors="replace")):
+            assert self.process.poll() is None, f"the process ended with {self.process.returncode}:\n{said}"
+            assert time.monotonic() < deadline, f"the output never contained {words!r}:\n{said}"
+            time.sleep(_LOOK_S)
+        return said
+
+
 @contextmanager
-def apache_name_server(kit: Kit, folder: Path) -> Iterator[str]:
+def apache_name_server(kit: Kit, folder: Path, **more_settings: object) -> Iterator[str]:
     """Run Apache's name server; yield its address."""
     port = free_port()
     settings = _properties(
@@ -52,6 +67,7 @@ def apache_name_server(kit: Kit, folder: Path) -> Iterator[str]:
         listenPort=port,
         kvConfigPath=folder / "kv.json",
         configStorePath=folder / "namesrv.properties",
+        **more_settings,
     )
     command = kit.command(
         "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(settings), user_home=folder, heap_mb=256
@@ -76,45 +92,67 @@ def apache(
     """
     with ExitStack() as stack:
         name_server = stack.enter_context(apache_name_server(kit, folder))
-        # The broker also listens on the two adjacent ports: for "VIP" clients and for replicas.
-        port = free_port(-2, 0, 1)
-        settings = {
-            "brokerClusterName": "DefaultCluster",
-            "brokerName": "broker-a",
-            "brokerId": 0,
-            "brokerIP1": LOOPBACK,
-            "brokerIP2": LOOPBACK,
-            "listenPort": port,
-            "haListenPort": port + 1,
-            "namesrvAddr": name_server,
-            "autoCreateTopicEnable": "true",
-            "storePathRootDir": folder / "store",
-            "storePathCommitLog": folder / "store" / "commitlog",
-            "mappedFileSizeCommitLog": 16 * 1024 * 1024,
-            "mappedFileSizeConsumeQueue": 20 * 10_000,
-            "maxHashSlotNum": 50_000,
-            "maxIndexNum": 200_000,
-            "diskMaxUsedSpaceRatio": 95,
-            # On a busy machine a send may wait; a refusal after 200 ms would only cause random test failures.
-            "waitTimeMillsInSendQueue": 10_000,
-            "osPageCacheBusyTimeOutMills": 10_000,
-            # The shortest values at which 5.x does not check finished transactions: it may need three seconds to record
-            # an end.
-            "transactionTimeOut": 5_000,
-            "transactionCheckInterval": 5_000,
-            "enablePropertyFilter": "true",  # SQL filters, which Sparrow always supports
-            "recallMessageEnable": "true",  # recalls, which Sparrow always supports
-        } | broker_settings
-        path = _properties(folder / "broker.conf", **settings)
-        main = "org.apache.rocketmq.broker.BrokerStartup"
-        broker = kit.command(main, "-c", str(path), user_home=folder, heap_mb=heap_mb, jvm_flags=jvm_flags)
-        log = stack.enter_context(running_process(broker, folder / "broker.out", stop_timeout_s=0))
+        broker = apache_broker(kit, folder, name_server, heap_mb=heap_mb, jvm_flags=jvm_flags, **broker_settings)
+        address, log = stack.enter_context(broker)
         log.wait_for("boot success")
-        running = Platform(f"apache-{kit.version}", name_server, f"{LOOPBACK}:{port}", "broker-a")
-        # On a busy machine the broker reports its start seconds before the name server knows it.
-        with Admin(running.name_server) as admin:
-            wait_until(lambda: running.cluster in admin.clusters(), within_s=START_TIMEOUT_S)
+        running = Platform(f"apache-{kit.version}", name_server, address, "broker-a")
+        wait_for_master(running.name_server, running.cluster)
         yield running
+
+
+def wait_for_master(name_server: str, cluster: str = "DefaultCluster") -> None:
+    """Wait until the name server knows a master: on a busy machine, seconds after the broker has reported its start."""
+
+    def is_known(admin: Admin) -> bool:
+        try:
+            found = admin.clusters().get(cluster)
+        except Unavailable:
+            return False
+        return found is not None and any(0 in addresses for addresses in found.brokers.values())
+
+    with Admin(name_server) as admin:
+        wait_until(lambda: is_known(admin), within_s=START_TIMEOUT_S)
+
+
+@contextmanager
+def apache_broker(
+    kit: Kit, folder: Path, name_server: str, *, heap_mb: int, jvm_flags: Sequence[str], **more_settings: object
+) -> Iterator[tuple[str, ProcessOutput]]:
+    """Launch one of Apache's brokers; yield its address, and its output, which says "boot success" after the start."""
+    # The broker also listens on the two adjacent ports: for "VIP" clients and for replicas.
+    port = free_port(-2, 0, 1)
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerIP1": LOOPBACK,
+        "brokerIP2": LOOPBACK,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": name_server,
+        "autoCreateTopicEnable": "true",
+        "storePathRootDir": folder / "store",
+        "storePathCommitLog": folder / "store" / "commitlog",
+        "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+        "mappedFileSizeConsumeQueue": 20 * 10_000,
+        "maxHashSlotNum": 50_000,
+        "maxIndexNum": 200_000,
+        "diskMaxUsedSpaceRatio": 95,
+        # On a busy machine a send may wait; a refusal after 200 ms would only cause random test failures.
+        "waitTimeMillsInSendQueue": 10_000,
+        "osPageCacheBusyTimeOutMills": 10_000,
+        # The shortest values at which 5.x does not check finished transactions: it may need three seconds to record
+        # an end.
+        "transactionTimeOut": 5_000,
+        "transactionCheckInterval": 5_000,
+        "enablePropertyFilter": "true",  # SQL filters, which Sparrow always supports
+        "recallMessageEnable": "true",  # recalls, which Sparrow always supports
+    } | more_settings
+    path = _properties(folder / "broker.conf", **settings)
+    main = "org.apache.rocketmq.broker.BrokerStartup"
+    broker = kit.command(main, "-c", str(path), user_home=folder, heap_mb=heap_mb, jvm_flags=jvm_flags)
+    with running_process(broker, folder / "broker.out", stop_timeout_s=0) as log:
+        yield f"{LOOPBACK}:{port}", log
 
 
 @contextmanager
@@ -186,20 +224,6 @@ def free_port(*deltas: int) -> int:
 def _properties(path: Path, **settings: object) -> Path:
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return path
-
-
-class ProcessOutput(NamedTuple):
-    process: subprocess.Popen[bytes]
-    path: Path
-
-    def wait_for(self, words: str) -> str:
-        """Wait until the output contains these words; return the output."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while words not in (said := self.path.read_text(errors="replace")):
-            assert self.process.poll() is None, f"the process ended with {self.process.returncode}:\n{said}"
-            assert time.monotonic() < deadline, f"the output never contained {words!r}:\n{said}"
-            time.sleep(_LOOK_S)
-        return said
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import pytest
 from bench.versus.report import rows
 from bench.versus.rounds import Spread, compare, interleave, summarize
 from bench.versus.run import Run
-from bench.versus.workload import CPU, RATE, SMOKE, Comparison, Goal, Workload
+from bench.versus.workload import CPU, FULL, RATE, SMOKE, Comparison, Goal, Workload
 
 
 def recorded(calls: list[str], name: str, values: list[float]):
@@ -93,3 +93,32 @@ def test_only_work_loads_with_the_wanted_text_are_measured(tmp_path) -> None:
         run.measure("RocketMQ", Workload(name, {"Sparrow": lambda: {RATE: 1.0}}))
 
     assert [comparison.name for comparison in run.comparisons] == ["batches of 100"]
+
+
+def test_only_a_wanted_work_load_is_prepared(tmp_path) -> None:
+    prepared: list[str] = []
+    run = Run(SMOKE, tmp_path, only="backlog")
+    for name in ("64 senders", "backlog of 10 GB"):
+        sides = {"Sparrow": recorded(prepared, f"{name}, round", [1.0])}
+        run.measure("RocketMQ", Workload(name, sides, prepare=lambda name=name: prepared.append(name)))
+
+    assert prepared == ["backlog of 10 GB", "backlog of 10 GB, round"]
+
+
+def test_a_failed_preparation_is_kept_like_a_failed_round(tmp_path) -> None:
+    def fail() -> None:
+        raise RuntimeError("the disk is full")
+
+    run = Run(SMOKE, tmp_path)
+    run.measure("RocketMQ", Workload("backlog", {"Sparrow": lambda: {RATE: 1.0}}, prepare=fail))
+
+    assert run.failures == {"RocketMQ: backlog": "the disk is full"}
+    assert not run.comparisons
+
+
+def test_a_work_load_with_long_rounds_has_fewer_of_them_and_no_warm_up(tmp_path) -> None:
+    calls: list[str] = []
+    run = Run(FULL, tmp_path)
+    run.measure("RocketMQ", Workload("start", {"Sparrow": recorded(calls, "A", [1.0] * 9)}, rounds_max=3))
+
+    assert len(calls) == 3

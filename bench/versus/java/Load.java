@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
@@ -20,6 +21,8 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -32,7 +35,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class Load {
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final int API_TIMEOUT_MS = 30_000; // of other requests; 3 s by default, which a busy machine exceeds
-    private static final long CONSUME_TIMEOUT_S = 50;
+    private static final int CONSUME_TIMEOUT_S = 50;
     private static final long POLL_MS = 10;
 
     private final Map<String, DefaultMQProducer> producers = new LinkedHashMap<>();
@@ -46,16 +49,26 @@ public final class Load {
     public static void main(String[] args) throws Exception {
         Load load = new Load();
         CommandLoop.run(() -> Map.of(
-                "send", load::send, "batches", load::batches, "consume", load::consume, "latency", load::latency));
+                "send", load::send, "batches", load::batches, "consume", load::consume, "latency", load::latency,
+                "disconnect", load::disconnect));
     }
 
-    /** Sends single messages with `senders` threads, each of which waits for the answer before its next message. */
+    /**
+     * Sends single messages with `senders` threads, each of which waits for the answer before its next message. With
+     * `topics`, they take turns among so many topics: TOPIC-0, TOPIC-1 and so on.
+     */
     private Object send(JsonObject order) throws Exception {
         DefaultMQProducer producer = producer(Orders.text(order, "address"));
         String topic = Orders.text(order, "topic");
+        String[] topics = new String[Orders.number(order, "topics", 1)];
+        for (int i = 0; i < topics.length; i++) {
+            topics[i] = Orders.has(order, "topics") ? topic + "-" + i : topic;
+        }
+        AtomicInteger turn = new AtomicInteger();
         byte[] body = body(order);
         return repeat(order, () -> {
-            producer.send(new Message(topic, "tag", body));
+            String next = topics.length == 1 ? topics[0] : topics[Math.floorMod(turn.getAndIncrement(), topics.length)];
+            check(producer.send(new Message(next, "tag", body)));
             return 1;
         });
     }
@@ -71,9 +84,16 @@ public final class Load {
             for (int i = 0; i < size; i++) {
                 messages.add(new Message(topic, "tag", body));
             }
-            producer.send(messages);
+            check(producer.send(messages));
             return size;
         });
+    }
+
+    /** Refuses what is stored, but not as safely as the server is configured: not flushed, or not replicated, in time. */
+    private static void check(SendResult result) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            throw new IllegalStateException("the server answered " + result.getSendStatus());
+        }
     }
 
     /** Sends once on every thread, and again until `millis` are over, or with `messages` until so many are sent. */
@@ -126,27 +146,70 @@ public final class Load {
         }
     }
 
-    /** Consumes a topic from its first offset with a new group until `messages` have come; counts from the first one. */
+    /**
+     * Consumes a topic from its first offset with `groups` new groups at once, until each has `messages`. The listeners wait
+     * until every group has its first message; the clock starts there.
+     */
     private Object consume(JsonObject order) throws Exception {
         long expected = Orders.number(order, "messages", 0);
+        int groups = Orders.number(order, "groups", 1);
+        long timeout = Orders.number(order, "timeoutS", CONSUME_TIMEOUT_S);
         AtomicLong received = new AtomicLong();
-        AtomicLong first = new AtomicLong();
-        CountDownLatch done = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, (messages, context) -> {
-            first.compareAndSet(0, System.nanoTime());
-            if (received.addAndGet(messages.size()) >= expected) {
-                done.countDown();
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
+        AtomicLong begun = new AtomicLong();
+        CountDownLatch reached = new CountDownLatch(groups);
+        CountDownLatch done = new CountDownLatch(groups);
+        List<DefaultMQPushConsumer> consumers = new ArrayList<>();
         try {
-            if (!done.await(CONSUME_TIMEOUT_S, SECONDS)) {
-                throw new IllegalStateException(received + " of " + expected + " messages in " + CONSUME_TIMEOUT_S + " s");
+            for (int i = 0; i < groups; i++) {
+                AtomicBoolean isReached = new AtomicBoolean();
+                AtomicLong mine = new AtomicLong();
+                String group = Orders.text(order, "group") + (groups > 1 ? "-" + i : "");
+                consumers.add(consumer(order, group, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, (messages, context) -> {
+                    if (isReached.compareAndSet(false, true)) {
+                        reached.countDown();
+                    }
+                    if (!opens(reached, timeout)) {
+                        return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
+                    begun.compareAndSet(0, System.nanoTime());
+                    received.addAndGet(messages.size());
+                    long before = mine.getAndAdd(messages.size());
+                    if (before < expected && before + messages.size() >= expected) {
+                        done.countDown();
+                    }
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                }));
             }
-            return result(received.get(), System.nanoTime() - first.get(), new long[0][]);
+            for (DefaultMQPushConsumer consumer : consumers) {
+                consumer.start();
+            }
+            if (!done.await(timeout, SECONDS)) {
+                throw new IllegalStateException(received + " of " + expected * groups + " messages in " + timeout + " s");
+            }
+            return result(received.get(), System.nanoTime() - begun.get(), new long[0][]);
         } finally {
-            consumer.shutdown();
+            shutDown(consumers);
+        }
+    }
+
+    /** Shuts down all at once: each of them waits up to three seconds for a thread of its connections. */
+    private static void shutDown(List<DefaultMQPushConsumer> consumers) throws InterruptedException {
+        List<Thread> threads = new ArrayList<>();
+        for (DefaultMQPushConsumer consumer : consumers) {
+            Thread thread = new Thread(consumer::shutdown);
+            threads.add(thread);
+            thread.start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    private static boolean opens(CountDownLatch latch, long timeout) {
+        try {
+            return latch.await(timeout, SECONDS);
+        } catch (InterruptedException e) {
+            return false; // the consumer is shut down
         }
     }
 
@@ -165,7 +228,8 @@ public final class Load {
         CountDownLatch done = new CountDownLatch(count);
         long started = System.nanoTime();
         Set<Integer> reached = ConcurrentHashMap.newKeySet();
-        DefaultMQPushConsumer consumer = consumer(order, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
+        String group = Orders.text(order, "group");
+        DefaultMQPushConsumer consumer = consumer(order, group, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
             long now = System.nanoTime();
             for (MessageExt message : messages) {
                 long due = ByteBuffer.wrap(message.getBody()).getLong();
@@ -228,13 +292,15 @@ public final class Load {
         }
     }
 
-    private DefaultMQPushConsumer consumer(JsonObject order, ConsumeFromWhere start, MessageListenerConcurrently listener)
-            throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(Orders.text(order, "group"));
+    /** Makes a consumer, which keeps at most `queueMb` of messages of a queue in memory. */
+    private DefaultMQPushConsumer consumer(
+            JsonObject order, String group, ConsumeFromWhere start, MessageListenerConcurrently listener) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(Orders.text(order, "address"));
         consumer.setInstanceName("load-" + names.incrementAndGet());
         consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(start);
+        consumer.setPullThresholdSizeForQueue(Orders.number(order, "queueMb", consumer.getPullThresholdSizeForQueue()));
         consumer.subscribe(Orders.text(order, "topic"), "*");
         consumer.registerMessageListener(listener);
         return consumer;
@@ -254,6 +320,15 @@ public final class Load {
         made.start();
         producers.put(address, made);
         return made;
+    }
+
+    /** Shuts down the producer of a server that is about to stop; it would ask for routes for as long as the JVM runs. */
+    private Object disconnect(JsonObject order) {
+        DefaultMQProducer known = producers.remove(Orders.text(order, "address"));
+        if (known != null) {
+            known.shutdown();
+        }
+        return result(0, 0, new long[0][]);
     }
 
     private static byte[] body(JsonObject order) {

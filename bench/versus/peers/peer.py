@@ -42,6 +42,11 @@ class Peer(ABC):
         self._processes: list[psutil.Process] = []
 
     @property
+    def title(self) -> str:
+        """The name with the way in which the server runs, for the report."""
+        return self.name if self.flush == "async" else f"{self.name}, sync flush"
+
+    @property
     @abstractmethod
     def description(self) -> str:
         """Version and settings, for the report."""
@@ -76,6 +81,11 @@ class Peer(ABC):
         """CPU time so far of the server's processes."""
         times = [process.cpu_times() for process in self._processes]
         return sum(one.user + one.system for one in times)
+
+    @property
+    def disk_read_mb(self) -> float:
+        """What the server's processes read so far from the disk, not from the page cache."""
+        return sum(process.io_counters().read_bytes for process in self._processes) / 1e6
 
     @property
     def memory_mb(self) -> float:

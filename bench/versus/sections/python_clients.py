@@ -18,7 +18,7 @@ LATENCY_PART = 200
 """One in so many messages of a round: a round trip takes a hundred times as long as a message of a batch."""
 LATENCY_MIN = 20
 SENDS: dict[str, tuple[str, Callable[..., Figures]]] = {
-    "send_each": ("sends one by one with linger", send_each),
+    "send_each": ("async sends with linger", send_each),
     "send_list": ("a list of bodies and keys", send_list),
     "send_table": ("send an Arrow table", send_table),
 }

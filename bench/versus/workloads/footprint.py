@@ -14,7 +14,6 @@ from bench.versus.workloads.batch_senders import fill
 
 IDLE_S = 3.0
 """A started server finishes its own start before it counts as idle."""
-ROUNDS = 3
 
 
 def footprint(run: Run, load: JavaLoad, kind: type[Sparrow] | type[RocketMQ]) -> Figures:
@@ -22,4 +21,5 @@ def footprint(run: Run, load: JavaLoad, kind: type[Sparrow] | type[RocketMQ]) ->
         time.sleep(0 if run.scale.is_smoke else IDLE_S)
         idle = server.memory_mb
         fill(load, server, "footprint", run.scale.messages * 5)
+        load.disconnect(server.address)
         return {START: server.start_s, MEMORY_IDLE: idle, MEMORY_LOADED: server.memory_mb}

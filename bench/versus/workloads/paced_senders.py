@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.versus.java_load import JavaLoad
-from bench.versus.peers.rocketmq import RocketMQ
-from bench.versus.peers.sparrow import Sparrow
+from bench.versus.peers.peer import Peer
 from bench.versus.rounds import Figures
-from bench.versus.workload import CPU, P50, P99
+from bench.versus.workload import CPU, P50, P99, RATE
+from bench.versus.workloads.sync_senders import sync_senders
 
 TOPIC = "paced"
 BODY_BYTES = 128
@@ -14,9 +16,26 @@ GROUP = "paced-consumer"
 """The same in all rounds: it continues at its end. A new group would read the rounds before, from the first offset."""
 
 
-def paced_senders(load: JavaLoad, peer: Sparrow | RocketMQ, *, senders: int, rate: int, seconds: float) -> Figures:
+def carried_rate(load: JavaLoad, peers: Sequence[Peer], *, senders: int, seconds: float) -> float:
+    """Return how many messages a second the slowest peer carries from send to receipt.
+
+    It is offered as many as its senders can send without a consumer, which needs CPU time of the same machine.
+    """
+    rates = []
+    for peer in peers:
+        offered = sync_senders(load, peer, senders=senders, body_bytes=BODY_BYTES, seconds=seconds)[RATE]
+        rates.append(paced_senders(load, peer, senders=senders, rate=int(offered), seconds=seconds)[RATE])
+    return min(rates)
+
+
+def paced_senders(load: JavaLoad, peer: Peer, *, senders: int, rate: int, seconds: float) -> Figures:
     before = peer.cpu_s
     messages = max(senders, int(rate * seconds))
     order = {"senders": senders, "rate": rate, "messages": messages, "bytes": BODY_BYTES, "group": GROUP}
     result = load.run("latency", peer.address, TOPIC, **order)
-    return {P50: result.p50_ms, P99: result.p99_ms, CPU: (peer.cpu_s - before) / result.messages * 1e6}
+    return {
+        RATE: result.messages / result.seconds,
+        P50: result.p50_ms,
+        P99: result.p99_ms,
+        CPU: (peer.cpu_s - before) / result.messages * 1e6,
+    }

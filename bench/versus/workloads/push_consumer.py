@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Mapping
 
 from bench.versus.java_load import JavaLoad
-from bench.versus.peers.rocketmq import RocketMQ
-from bench.versus.peers.sparrow import Sparrow
+from bench.versus.peers.peer import Peer
 from bench.versus.rounds import Figures
 from bench.versus.workload import CPU, RATE
 from bench.versus.workloads.batch_senders import fill
@@ -20,12 +19,12 @@ def new_group() -> str:
     return f"readers-{next(_numbers)}"
 
 
-def backlogs(load: JavaLoad, peers: list[Sparrow | RocketMQ], messages: int) -> dict[str, int]:
+def backlogs(load: JavaLoad, peers: list[Peer], messages: int) -> dict[str, int]:
     """Fill the topic of every peer; return how many messages each has."""
     return {peer.name: fill(load, peer, TOPIC, messages) for peer in peers}
 
 
-def push_consumer(load: JavaLoad, peer: Sparrow | RocketMQ, *, messages: Mapping[str, int]) -> Figures:
+def push_consumer(load: JavaLoad, peer: Peer, *, messages: Mapping[str, int]) -> Figures:
     before = peer.cpu_s
     result = load.run("consume", peer.address, TOPIC, group=new_group(), messages=messages[peer.name])
     return {RATE: result.messages / result.seconds, CPU: (peer.cpu_s - before) / result.messages * 1e6}

@@ -1,4 +1,4 @@
-"""Messages sent from Python: one at a time with linger, as a list, and as an Arrow table."""
+"""Messages sent from Python: asynchronously with linger, as a list, and as an Arrow table."""
 
 from __future__ import annotations
 
