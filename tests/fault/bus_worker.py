@@ -235,14 +235,19 @@ def main() -> None:
                 number, _, said = line.partition(b" ")
                 pid = fork(msgspec.json.decode(said, type=Job))
                 children.add(pid)
-                print("started", number.decode(), pid, flush=True)
+                report(b"started %b %d" % (number, pid))
         for pid in list(children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 children.discard(pid)
-                print("ended", pid, os.waitstatus_to_exitcode(status), flush=True)
+                report(b"ended %d %d" % (pid, os.waitstatus_to_exitcode(status)))
     for pid in children:
         os.kill(pid, signal.SIGKILL)
+
+
+def report(line: bytes) -> None:
+    """Write a line at once: workers write to the same pipe, and an unbuffered `print` writes each word by itself."""
+    os.write(1, line + b"\n")
 
 
 def fork(job: Job) -> int:

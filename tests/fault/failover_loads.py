@@ -218,14 +218,18 @@ class TransactionLoad:
 
     async def settle(self) -> None:
         await self._sending.stop()
-        async with asyncio.timeout(PATIENCE_S):
-            while not (self.committed <= self.delivered.keys() and self._all_are_asked_about()):
-                rows = await stored(self._name_servers, self.TOPIC)
-                self.delivered = Counter(row["body"].decode() for row in rows)
-                await asyncio.sleep(0.2)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not (self.committed <= self.delivered.keys() and not self._not_asked_about()):
+                    rows = await stored(self._name_servers, self.TOPIC)
+                    self.delivered = Counter(row["body"].decode() for row in rows)
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            missing = sorted(self.committed - self.delivered.keys())
+            raise AssertionError(f"not delivered: {missing}; not asked about: {self._not_asked_about()}") from None
 
-    def _all_are_asked_about(self) -> bool:
-        return all(self.checks[body] for body in self.begun if body.startswith("roll back when asked"))
+    def _not_asked_about(self) -> list[str]:
+        return sorted(body for body in self.begun if body.startswith("roll back when") and not self.checks[body])
 
     async def close(self) -> None:
         await self._producer.close()
