@@ -1,5 +1,8 @@
 """The table of all consume queues: created, loaded from disk, and dropped."""
 
+import errno
+import os
+
 import pytest
 
 from sparrow.model.queue import Queue, QueueBounds
@@ -189,3 +192,22 @@ def test_clear_removes_everything_from_memory_and_disk(filled, folder):
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     filled.load(0, END)
     assert list(filled) == []
+
+
+def test_a_file_that_could_not_be_synced_is_synced_by_the_next_checkpoint(queues, monkeypatch):
+    queue = queues.get_or_create(A0)
+    fill(queue, 1)
+    synced: list[str] = []
+    failing = [OSError(errno.EIO, "a failing disk")]
+
+    def sync(descriptor: int) -> None:
+        if failing:
+            raise failing.pop()
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with pytest.raises(OSError, match="a failing disk"):
+        queues.sync()
+    queues.sync()
+    queues.sync()  # nothing is left
+    assert synced == [str(queue.directory / f"{0:020d}")]
