@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from sparrow.client.produce.queue_selection import random_choice as random_choice
     from sparrow.client.produce.queue_selection import round_robin as round_robin
     from sparrow.client.topic_route import TopicRoute as TopicRoute
+    from sparrow.model.access.token import Credentials as Credentials
+    from sparrow.model.access.token import TokenKind as TokenKind
     from sparrow.model.codec import Codec as Codec
     from sparrow.model.codec import JsonCodec as JsonCodec
     from sparrow.model.errors import *  # noqa: F403
@@ -63,8 +65,6 @@ if TYPE_CHECKING:
     from sparrow.model.send_result import SendStatus as SendStatus
     from sparrow.model.send_result import SentRange as SentRange
     from sparrow.model.tls import Tls as Tls
-    from sparrow.model.token import Credentials as Credentials
-    from sparrow.model.token import TokenKind as TokenKind
     from sparrow.model.topic import Group as Group
     from sparrow.model.topic import Topic as Topic
     from sparrow.model.transaction import TransactionState as TransactionState
@@ -159,7 +159,7 @@ else:
         "sparrow.model.queue": ("Queue", "QueueBounds", "QueueRef"),
         "sparrow.model.send_result": ("BulkSendResult", "SendResult", "SendStatus", "SentRange"),
         "sparrow.model.tls": ("Tls",),
-        "sparrow.model.token": ("Credentials", "TokenKind"),
+        "sparrow.model.access.token": ("Credentials", "TokenKind"),
         "sparrow.model.topic": ("Group", "Topic"),
         "sparrow.model.transaction": ("TransactionState",),
         "sparrow.wire.bodies": ("ConsumeDirectlyResult", "TokenDescription"),

@@ -27,10 +27,10 @@ from sparrow.client.aio.produce.staging import (
     seal_stage,
     stage_records,
 )
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Busy, Refused, UnknownTopic
 from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue
-from sparrow.model.token import Credentials
 from sparrow.model.topic import Topic
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.codes import RequestCode, ResponseCode

@@ -15,8 +15,8 @@ from tests.support.wait import eventually
 
 from sparrow import Message, aio
 from sparrow.broker.server import BrokerServer
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.model.token import Credentials
 from sparrow.net.peer_access import PeerAccess
 from sparrow.replication.replica_connection import ReplicaConnection
 from sparrow.settings import BrokerSettings, LogSettings

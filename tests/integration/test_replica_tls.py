@@ -14,9 +14,9 @@ from tests.support.platforms import send
 from tests.support.replica_servers import LOG, equal_logs, fixed_server, leading_broker
 from tests.support.replica_sets import Load, read_all, running_set
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials
 from sparrow.nameserver.server import NameServer
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel

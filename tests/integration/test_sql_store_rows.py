@@ -14,12 +14,12 @@ from tests.support.topic_cursor import open_at_end, open_for_group, read_span
 
 from sparrow import clock
 from sparrow.broker.access.requirements import REQUIREMENTS
+from sparrow.model.access.permissions import TokenAction, has_action, is_send_allowed
+from sparrow.model.access.token import SECRET_BYTES, Token
 from sparrow.model.errors import GroupRequired, IllegalName, Refused, StorageError, TooLarge, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
-from sparrow.model.permissions import TokenAction, has_action, is_send_allowed
 from sparrow.model.priority import Priority, priority_of_queue
 from sparrow.model.queue import Queue, QueueBounds
-from sparrow.model.token import SECRET_BYTES, Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.spi import AtEnd, Slice

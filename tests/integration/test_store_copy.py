@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from sparrow import clock
 from sparrow.broker.consume.references import make_reference
 from sparrow.cli.main import app
+from sparrow.model.access.token import Token
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.protocol import PERM_INHERIT, PERM_READ, PERM_WRITE
 from sparrow.model.queue import Queue, QueueBounds
-from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, validate_topic_name
 from sparrow.settings import SqlSettings
 from sparrow.store.copy.copier import CopyReport, copy_store

@@ -11,9 +11,9 @@ from sparrow.broker.delay import timer_list
 from sparrow.broker.delay.recall import recall_handle
 from sparrow.client.aio import Admin, Producer
 from sparrow.client.aio.admin.topic_messages import read_topic
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
-from sparrow.model.token import Credentials
 from sparrow.model.transaction import TransactionState
 from sparrow.operations.errors import PlanChanged
 from sparrow.operations.waiting_messages.actions import IDS_MAX, WaitingAction, WaitingState

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tests.interop.java import JavaClient
 
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 
 
 class Mqadmin(NamedTuple):

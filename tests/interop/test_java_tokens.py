@@ -9,7 +9,7 @@ from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 
 from sparrow.client import Admin, Credentials
-from sparrow.model.token import TokenKind
+from sparrow.model.access.token import TokenKind
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

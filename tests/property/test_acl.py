@@ -8,11 +8,11 @@ from tests.property.test_permissions import NAMES, PATTERNS, tokens
 from sparrow.broker.access.acl_requirements import acl_actions, find_denied_name
 from sparrow.broker.access.requirements import NamedUse
 from sparrow.broker.admin.acls import read_entries, write_entries
-from sparrow.model.acl import Acl, entries_of, is_limited_by_acl, is_super, merge_entries, with_entries
-from sparrow.model.acl_entry import AclAction, AclEntry
-from sparrow.model.permissions import TokenAction, is_allowed
-from sparrow.model.source_addresses import parse_source_addresses
-from sparrow.model.token import PASSWORD_BYTES_MAX, Token, parse_password
+from sparrow.model.access.acl import Acl, entries_of, is_limited_by_acl, is_super, merge_entries, with_entries
+from sparrow.model.access.acl_entry import AclAction, AclEntry
+from sparrow.model.access.permissions import TokenAction, is_allowed
+from sparrow.model.access.source_addresses import parse_source_addresses
+from sparrow.model.access.token import PASSWORD_BYTES_MAX, Token, parse_password
 from sparrow.wire import bodies
 from sparrow.wire.bodies import AclInfo
 

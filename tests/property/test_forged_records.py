@@ -22,10 +22,10 @@ from tests.fault.store_contents import folder_in_memory
 from tests.support.drafts import make_draft
 from tests.support.log_stores import SMALL_SETTINGS, checkpoint, copy_as_crashed
 
+from sparrow.model.access.token import Token
 from sparrow.model.errors import DataLost
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.model.token import Token
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.readonly.store_directory import StoreDirectory

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.model.permissions import TokenAction, is_allowed, is_send_allowed, is_unlimited, parse_patterns
-from sparrow.model.token import Token
+from sparrow.model.access.permissions import TokenAction, is_allowed, is_send_allowed, is_unlimited, parse_patterns
+from sparrow.model.access.token import Token
 
 NAMES = st.text("ab-_", min_size=1, max_size=4)
 PATTERNS = st.one_of(NAMES, NAMES.map(lambda name: name + "*"), st.just("*"))

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.model.source_addresses import SOURCE_ADDRESSES_MAX, is_source_allowed, parse_source_addresses
+from sparrow.model.access.source_addresses import SOURCE_ADDRESSES_MAX, is_source_allowed, parse_source_addresses
 
 BITS = {4: 32, 6: 128}
 _BASES = {4: 0x0A00_0000, 6: 0x2001_0DB8 << 96}

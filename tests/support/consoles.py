@@ -9,7 +9,7 @@ import httpx
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.console import create_app
 from sparrow.console.server import ConsoleServer
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.settings import ConsoleSettings
 
 TIMEOUT_S = 60.0

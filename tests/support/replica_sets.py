@@ -17,9 +17,9 @@ from sparrow import Message, aio
 from sparrow.cli.cluster.status import ReplicaSetReport
 from sparrow.cli.main import app
 from sparrow.client.aio.admin.topic_messages import read_topic
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import SparrowError, Unavailable
 from sparrow.model.send_result import SendResult
-from sparrow.model.token import Credentials
 from sparrow.nameserver.server import NameServer
 from sparrow.replication.core.snapshot import Snapshot
 from sparrow.replication.etcd.coordinator import EtcdCoordinator

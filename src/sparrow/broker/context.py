@@ -23,7 +23,7 @@ from sparrow.broker.pop.state.spi import PopState
 from sparrow.broker.produce.stage_store import StageStore
 from sparrow.broker.routes import name_server_access
 from sparrow.broker.transactions.spi import TransactionCoordinator
-from sparrow.model.permissions import TokenAction
+from sparrow.model.access.permissions import TokenAction
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext

@@ -6,8 +6,8 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import SparrowError
-from sparrow.model.token import Credentials
 from sparrow.net.address import parse_addresses
 from sparrow.net.peer_access import PeerAccess
 from sparrow.net.tls import server_tls

@@ -15,7 +15,7 @@ from sparrow.client.aio.admin.admin import Admin as AsyncAdmin
 from sparrow.client.blocking.admin import Admin
 from sparrow.client.blocking.loop_thread import new_event_loop
 from sparrow.client.options import DEFAULT_NAME_SERVERS, NAME_SERVERS_VARIABLE
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 
 T = TypeVar("T")
 

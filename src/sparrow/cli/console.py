@@ -16,8 +16,8 @@ from sparrow.cli.settings import load_settings
 from sparrow.cli.settings.command import setting_rows
 from sparrow.client.options import DEFAULT_NAME_SERVERS, NAME_SERVERS_VARIABLE
 from sparrow.extras import require
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import SettingsError
-from sparrow.model.token import Credentials
 from sparrow.settings import ConsoleSettings, Settings
 
 EXAMPLES = """

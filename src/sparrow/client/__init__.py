@@ -11,10 +11,10 @@ import warnings
 from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.consume.retry import DeadLetter, RetryLater
 from sparrow.client.options import Prefetch
+from sparrow.model.access.token import Credentials
 from sparrow.model.message import Message
 from sparrow.model.priority import Priority
 from sparrow.model.send_result import SendResult, SendStatus
-from sparrow.model.token import Credentials
 from sparrow.model.transaction import TransactionState
 
 __all__ = [

@@ -19,9 +19,9 @@ from sparrow.client.consume.allocation import AllocationStrategy, averagely
 from sparrow.client.consume.priority_lanes import STARVATION_MS
 from sparrow.client.option_checks import refuse_unknown, validate_options, validate_value
 from sparrow.client.produce.queue_selection import QueueSelector
+from sparrow.model.access.token import Credentials
 from sparrow.model.message import StoredMessage
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials
 from sparrow.model.transaction import TransactionState
 
 DEFAULT_NAME_SERVERS = "127.0.0.1:9876"

@@ -34,7 +34,7 @@ from sparrow.console.middleware import BodyLimit, SecurityHeaders
 from sparrow.console.pages import add_pages
 from sparrow.console.problems import PROBLEM_RESPONSES, Problem, add_problem_handlers
 from sparrow.console.security import authorize
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.settings import ConsoleSettings
 
 DEFAULT_CLUSTER = "default"

@@ -18,8 +18,8 @@ from sparrow.console.masks import Masks
 from sparrow.console.pipeline_supervisor import PipelineSupervisor
 from sparrow.console.sampler import Sampler
 from sparrow.console.security import Gatekeeper
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Busy
-from sparrow.model.token import Credentials
 from sparrow.operations.errors import NotFound
 from sparrow.settings import ConsoleSettings
 

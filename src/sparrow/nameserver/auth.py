@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from sparrow.model.token import TOKEN_NAME_CHARS_MAX
+from sparrow.model.access.token import TOKEN_NAME_CHARS_MAX
 from sparrow.net.audit_log import AccessRefused, RefusalCause
 from sparrow.net.signatures import is_signed_with
 from sparrow.wire.codes import RequestCode, request_code_name

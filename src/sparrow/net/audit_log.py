@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Literal
 
 from sparrow.log_intervals import LogIntervals
+from sparrow.model.access.token import TOKEN_NAME_CHARS_MAX
 from sparrow.model.errors import NotPermitted
-from sparrow.model.token import TOKEN_NAME_CHARS_MAX
 from sparrow.wire.codes import ResponseCode, request_code_name
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.signing import ACCESS_KEY_FIELD

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from ssl import SSLContext
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, RequestReceiver
 from sparrow.net.signatures import make_signer

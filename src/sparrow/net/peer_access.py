@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect

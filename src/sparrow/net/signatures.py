@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import Header

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sparrow.broker.routes import first_admin
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused, SettingsError
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.peer_access import PeerAccess

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused
-from sparrow.model.token import Credentials
 
 CLIENT_PREFIX = "sparrow."
 """Options with this prefix configure the client that connects to the brokers."""

@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
 
+from sparrow.model.access.token import Token
 from sparrow.model.errors import NoFollower
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
-from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import LogSettings
 from sparrow.telemetry.histogram import DurationHistogram

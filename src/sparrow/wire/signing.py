@@ -29,7 +29,7 @@ from typing import cast
 
 import msgspec
 
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.wire.headers import EmptyHeader, Header, write
 
 ACCESS_KEY_FIELD, SIGNATURE_FIELD, COUNT_FIELD = "AccessKey", "Signature", "SignatureCount"

@@ -9,7 +9,7 @@ from tests.support.consoles import running_console
 
 from sparrow.client.aio import ClientSession
 from sparrow.client.aio.admin.clusters import fetch_masters
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire import bodies
 from sparrow.wire.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo

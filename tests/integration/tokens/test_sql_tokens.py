@@ -22,12 +22,12 @@ from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.client.aio.produce.staging import append_once, commit_stages, seal_stage, stage_records
 from sparrow.client.consume.retry import DeadLetter, RetryLater
-from sparrow.model.acl_entry import AclAction, AclEntry
+from sparrow.model.access.acl_entry import AclAction, AclEntry
+from sparrow.model.access.token import Credentials, Token, parse_password
 from sparrow.model.errors import MissingExtra, Refused, SettingsError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import CHECK_LIMIT_TOPIC
-from sparrow.model.token import Credentials, Token, parse_password
 from sparrow.model.topic import Group
 from sparrow.model.transaction import TransactionState
 from sparrow.settings import NameServerSettings, SqlSettings

@@ -7,7 +7,7 @@ import hmac
 import msgspec
 import pytest
 
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 from sparrow.wire import headers, signing
 from sparrow.wire.bodies import TokenDescription
 from sparrow.wire.codes import RequestCode

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from sparrow.broker.access.requirements import EVERYTHING, READ_CODES, REQUIREMENTS, NamedUse, Requirement
-from sparrow.model.acl import Acl
-from sparrow.model.acl_entry import AclAction, ResourceKind
-from sparrow.model.permissions import GROUP_TOPIC_PREFIXES, TokenAction, split_group_topic
+from sparrow.model.access.acl import Acl
+from sparrow.model.access.acl_entry import AclAction, ResourceKind
+from sparrow.model.access.permissions import GROUP_TOPIC_PREFIXES, TokenAction, split_group_topic
+from sparrow.model.access.token import EVERY_NAME, TOKEN_NAME_CHARS_MAX
 from sparrow.model.protocol import TOOLS_GROUP, TRACE_TOPIC
-from sparrow.model.token import EVERY_NAME, TOKEN_NAME_CHARS_MAX
 from sparrow.wire.codes import RequestCode
 
 SUPER_CODES = frozenset(

@@ -7,8 +7,8 @@ Requests are checked if the setting `auth` is on.
    no secret, and do not tell whether a name exists.
 2. Only a request with a valid signature is told that its token is revoked or not permitted. No refusal tells the
    networks of a token: they would help who has stolen its secret.
-3. `requirements` has what each request needs, `model/permissions` and `model/source_addresses` have the rules. For
-   users of RocketMQ, whose ACL decides, these are `acl_requirements` and `model/acl`.
+3. `requirements` has what each request needs; the rules are in `model/access`. For users of RocketMQ, whose ACL
+   decides, it is `acl_requirements`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pydantic import SecretStr
 
 from sparrow.broker.access.acl_requirements import acl_actions, find_denied_name, find_denied_use, needs_super_user
 from sparrow.broker.access.requirements import EVERYTHING, REQUIREMENTS, NamedUse, Requirement
-from sparrow.model.acl import Acl, entries_of, is_limited_by_acl
-from sparrow.model.permissions import (
+from sparrow.model.access.acl import Acl, entries_of, is_limited_by_acl
+from sparrow.model.access.permissions import (
     GROUP_TOPIC_PREFIXES,
     TokenAction,
     has_action,
@@ -30,9 +30,9 @@ from sparrow.model.permissions import (
     is_send_allowed,
     is_unlimited,
 )
+from sparrow.model.access.source_addresses import is_source_allowed
+from sparrow.model.access.token import EVERY_NAME, TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token
 from sparrow.model.protocol import TRACE_TOPIC
-from sparrow.model.source_addresses import is_source_allowed
-from sparrow.model.token import EVERY_NAME, TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token
 from sparrow.net.audit_log import AccessRefused, RefusalCause
 from sparrow.net.signatures import is_signed_with
 from sparrow.wire import bodies

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from sparrow.model.access.permissions import TokenAction
+from sparrow.model.access.token import EVERY_NAME
 from sparrow.model.errors import ProtocolError
-from sparrow.model.permissions import TokenAction
-from sparrow.model.token import EVERY_NAME
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import (
     ClientConfigCheck,

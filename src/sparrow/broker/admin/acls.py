@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from sparrow.broker.admin.tokens import require_auth
 from sparrow.broker.admin.users import existing_user, existing_users, refusing_like_rocketmq
 from sparrow.broker.context import Broker
-from sparrow.model.acl import (
+from sparrow.model.access.acl import (
     entries_of,
     format_subject,
     merge_entries,
@@ -22,7 +22,7 @@ from sparrow.model.acl import (
     parse_subject,
     with_entries,
 )
-from sparrow.model.acl_entry import AclEntry
+from sparrow.model.access.acl_entry import AclEntry
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies

@@ -13,11 +13,10 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.broker.context import Broker
-from sparrow.model.acl import is_limited_by_acl
-from sparrow.model.errors import Refused
-from sparrow.model.permissions import parse_patterns
-from sparrow.model.source_addresses import parse_source_addresses
-from sparrow.model.token import (
+from sparrow.model.access.acl import is_limited_by_acl
+from sparrow.model.access.permissions import parse_patterns
+from sparrow.model.access.source_addresses import parse_source_addresses
+from sparrow.model.access.token import (
     TOKEN_NAME_CHARS_MAX,
     Token,
     parse_secret_key,
@@ -25,6 +24,7 @@ from sparrow.model.token import (
     validate_reissue,
     validate_token_name,
 )
+from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import ACL_TYPE, ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.codes import RequestCode

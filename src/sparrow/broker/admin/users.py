@@ -17,9 +17,9 @@ import msgspec
 
 from sparrow.broker.admin.tokens import require_auth, validate_new_name
 from sparrow.broker.context import Broker
-from sparrow.model.acl import SHOWN_CHARS_MAX, as_normal, as_super, is_super
+from sparrow.model.access.acl import SHOWN_CHARS_MAX, as_normal, as_super, is_super
+from sparrow.model.access.token import TOKEN_NAME_CHARS_MAX, Token, parse_password
 from sparrow.model.errors import BadRequest, IllegalName, Refused
-from sparrow.model.token import TOKEN_NAME_CHARS_MAX, Token, parse_password
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
 from sparrow.wire.bodies import UserInfo

@@ -10,9 +10,9 @@ from random import randrange
 
 from sparrow.broker.consume.references import HIDDEN_TOPICS, resolve_record
 from sparrow.broker.context import Broker
+from sparrow.model.access.permissions import TokenAction
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
-from sparrow.model.permissions import TokenAction
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sparrow.broker.context import Broker
 from sparrow.broker.transactions.spi import EndedTransaction, PendingEnd, TransactionNotEnded
+from sparrow.model.access.permissions import TokenAction
 from sparrow.model.errors import NotEnoughReplicas
-from sparrow.model.permissions import TokenAction
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, RequestContext, encode_response
 from sparrow.store.spi import wait_durable

@@ -18,7 +18,7 @@ from sparrow.cli.bench.measurement import BenchReport, Measurement, plot_histogr
 from sparrow.cli.output import JsonOption, print_json, print_table
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.blocking.loop_thread import new_event_loop
-from sparrow.model.token import Credentials
+from sparrow.model.access.token import Credentials
 
 EXAMPLES = """
 Examples:

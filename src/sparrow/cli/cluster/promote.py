@@ -11,9 +11,9 @@ from rich.console import Console
 
 from sparrow.cli.admin_client import AccessKeyOption, SecretKeyOption
 from sparrow.cli.settings import DEFAULT_DATA_FOLDER, load_settings
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost, Refused, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.tls import default_tls
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.peer_access import PeerAccess

@@ -13,9 +13,9 @@ import typer
 from sparrow.cli.admin_client import AccessKeyOption, NameServersOption, SecretKeyOption
 from sparrow.client import aio
 from sparrow.client.options import DEFAULT_NAME_SERVERS
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.protocol import PERM_WRITE
-from sparrow.model.token import Credentials
 from sparrow.model.topic import is_group_topic
 from sparrow.wire import bodies
 from sparrow.wire.bodies import TopicConfig, TopicConfigList, TopicList, TopicTable

@@ -14,8 +14,8 @@ from pathlib import Path
 import typer
 from pydantic import SecretStr
 
+from sparrow.model.access.token import SECRET_BYTES, Credentials
 from sparrow.model.errors import SettingsError
-from sparrow.model.token import SECRET_BYTES, Credentials
 from sparrow.settings import Settings
 
 ADMINISTRATOR = "administrator"

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparrow.cli.server.output import port_flag, print_broker, print_ready
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import SettingsError
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.listener import advertised_address
 from sparrow.replication.rocketmq.follower import FollowerStatus, RocketMQFollower

@@ -10,7 +10,7 @@ import typer
 from sparrow.cli.admin_client import ConnectionOptions
 from sparrow.cli.output import JsonOption, format_time, print_json, print_note, print_table
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.model.token import parse_token_kind
+from sparrow.model.access.token import parse_token_kind
 from sparrow.operations.errors import NotFound
 from sparrow.wire.bodies import TokenDescription
 

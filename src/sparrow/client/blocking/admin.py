@@ -13,12 +13,12 @@ from sparrow.client.aio.admin.resend import ResendResult
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
+from sparrow.model.access.token import Credentials, TokenKind
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import PERM_READ, PERM_WRITE
 from sparrow.model.queue import QueueBounds, QueueRef
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
 from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
 

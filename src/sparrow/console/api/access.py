@@ -20,8 +20,8 @@ from sparrow.console.models.access import (
 )
 from sparrow.console.pagination import CursorQuery, LimitQuery, decode_cursor, encode_cursor
 from sparrow.console.security import Identity, IdentityDependency, Role, needs
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import UnknownTopic
-from sparrow.model.token import Credentials
 from sparrow.operations.errors import NotFound
 from sparrow.operations.messages import SearchLimits, search_messages
 

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field
 
 from sparrow.console.models.fields import ApiInput, ApiModel, Text, Time
 from sparrow.console.models.messages import MessageAnswer
-from sparrow.model.permissions import PATTERN_CHARS_MAX, PATTERNS_MAX
-from sparrow.model.source_addresses import SOURCE_ADDRESS_CHARS_MAX, SOURCE_ADDRESSES_MAX
-from sparrow.model.token import TokenKind
+from sparrow.model.access.permissions import PATTERN_CHARS_MAX, PATTERNS_MAX
+from sparrow.model.access.source_addresses import SOURCE_ADDRESS_CHARS_MAX, SOURCE_ADDRESSES_MAX
+from sparrow.model.access.token import TokenKind
 
 _TYPES = "p may produce, c may consume, pc both, a may also administer."
 

@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 from sparrow.log_intervals import LogIntervals
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Busy, Refused, SparrowError
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.replication.rocketmq import findings
 from sparrow.replication.rocketmq.findings import MigrationFinding

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ProtocolError, SparrowError
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect

@@ -15,11 +15,11 @@ from hashlib import sha256
 
 import msgspec
 
+from sparrow.model.access.token import Token
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue
-from sparrow.model.token import Token
 from sparrow.store.copy.plan import CopyPlan, TopicCopy, create_target_topic, plan_copy
 from sparrow.store.copy.references import ReferenceResolver
 from sparrow.store.spi import AtEnd, Moved, Slice, Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.model.token import EVERY_NAME
+from sparrow.model.access.token import EVERY_NAME
 from sparrow.wire.bodies.codec import Body
 
 ACL_TYPE = "acl"

@@ -8,11 +8,11 @@ from sparrow.broker.access.acl_requirements import SUPER_CODES, acl_actions
 from sparrow.broker.access.audited_requests import AUDITED_CODES, describe_targets
 from sparrow.broker.access.authorizer import RequestAuthorizer
 from sparrow.broker.access.requirements import READ_CODES, REQUIREMENTS
-from sparrow.model.acl import as_super, parse_entry, with_entries
-from sparrow.model.acl_entry import AclAction
+from sparrow.model.access.acl import as_super, parse_entry, with_entries
+from sparrow.model.access.acl_entry import AclAction
+from sparrow.model.access.permissions import TokenAction
+from sparrow.model.access.token import Credentials, Token, parse_password
 from sparrow.model.errors import NotPermitted
-from sparrow.model.permissions import TokenAction
-from sparrow.model.token import Credentials, Token, parse_password
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from sparrow.wire.codes import RequestCode

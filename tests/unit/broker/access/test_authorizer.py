@@ -11,10 +11,10 @@ from sparrow.broker.access import authorizer
 from sparrow.broker.access.authorizer import RequestAuthorizer
 from sparrow.broker.access.requirements import EVERYTHING, REQUIREMENTS
 from sparrow.broker.dispatch import HANDLERS, INLINE_HANDLERS
+from sparrow.model.access.permissions import TokenAction
+from sparrow.model.access.token import Credentials, Token
 from sparrow.model.errors import BadRequest, NotPermitted
-from sparrow.model.permissions import TokenAction
 from sparrow.model.queue import Queue, QueueRef
-from sparrow.model.token import Credentials, Token
 from sparrow.wire import bodies, headers, queue_batches
 from sparrow.wire.bodies.pop import Ack, BatchAck, QueryAssignment, SetRequestMode
 from sparrow.wire.codes import RequestCode

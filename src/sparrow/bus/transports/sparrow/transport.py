@@ -24,6 +24,7 @@ from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.options import Prefetch, default_name_servers
 from sparrow.client.produce.queue_selection import by_hash
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import (
     Closed,
     FlushTimeout,
@@ -36,7 +37,6 @@ from sparrow.model.errors import (
 )
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendResult, SendStatus
-from sparrow.model.token import Credentials
 from sparrow.wire.bodies import QueueRef
 
 BATCH_COUNT_MAX = 500

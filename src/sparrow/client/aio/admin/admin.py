@@ -25,13 +25,13 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
 from sparrow.extras import require
+from sparrow.model.access.token import Credentials, TokenKind
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, SUBSCRIBE_ALL
 from sparrow.model.queue import QueueBounds, QueueRef
 from sparrow.model.tls import Tls
-from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
 from sparrow.net.address import Address
 from sparrow.wire import bodies

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from sparrow.client.aio.admin.clusters import fetch_masters, gather_all
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.model.access.token import SECRET_BYTES, Credentials, TokenKind
 from sparrow.model.errors import Refused
-from sparrow.model.token import SECRET_BYTES, Credentials, TokenKind
 from sparrow.wire import bodies
 from sparrow.wire.bodies import ChangeToken, IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.codes import RequestCode

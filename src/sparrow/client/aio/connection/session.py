@@ -20,6 +20,7 @@ from sparrow.client.health import HealthMonitor
 from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
 from sparrow.client.options import default_name_servers
 from sparrow.client.topic_route import TopicRoute
+from sparrow.model.access.token import Credentials
 from sparrow.model.errors import (
     ConnectionLost,
     SettingsError,
@@ -31,7 +32,6 @@ from sparrow.model.errors import (
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
 from sparrow.model.tls import Tls, default_tls
-from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sparrow.model.token import Token
+from sparrow.model.access.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.state.updates import (
     AtomicAppendBegin,

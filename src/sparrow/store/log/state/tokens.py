@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from sparrow.model.token import Token, validate_token_name
+from sparrow.model.access.token import Token, validate_token_name
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import TokenUpdate
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from sparrow.model.access.token import Token
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.queue import Queue
-from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import STATE_TOPIC
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparrow.extras import require
+from sparrow.model.access.token import PASSWORD_BYTES_MAX
 from sparrow.model.errors import SettingsError, StorageError
-from sparrow.model.token import PASSWORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from sparrow.log_intervals import LogIntervals
-from sparrow.model.acl_entry import AclEntry
-from sparrow.model.errors import Refused
-from sparrow.model.permissions import is_unlimited
-from sparrow.model.token import (
+from sparrow.model.access.acl_entry import AclEntry
+from sparrow.model.access.permissions import is_unlimited
+from sparrow.model.access.token import (
     EVERY_NAME,
     TOKEN_NAME_CHARS_MAX,
     Token,
@@ -24,6 +23,7 @@ from sparrow.model.token import (
     parse_token_kind,
     validate_token_name,
 )
+from sparrow.model.errors import Refused
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.lanes import split_physical_offset
 from sparrow.store.sql.state.catalog import StoreCatalog

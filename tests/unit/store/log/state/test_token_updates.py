@@ -5,10 +5,10 @@ import pytest
 from tests.support.drafts import make_draft
 from tests.support.log_stores import small_settings
 
-from sparrow.model.acl_entry import AclAction, AclEntry
+from sparrow.model.access.acl_entry import AclAction, AclEntry
+from sparrow.model.access.token import Token, parse_password
 from sparrow.model.errors import IllegalName
 from sparrow.model.queue import Queue
-from sparrow.model.token import Token, parse_password
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.tables import StateTables

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparrow.model.acl import (
+from sparrow.model.access.acl import (
     ENTRIES_MAX,
     Acl,
     as_normal,
@@ -16,9 +16,9 @@ from sparrow.model.acl import (
     parse_subject,
     with_entries,
 )
-from sparrow.model.acl_entry import AclAction, AclEntry
+from sparrow.model.access.acl_entry import AclAction, AclEntry
+from sparrow.model.access.token import Token
 from sparrow.model.errors import Refused
-from sparrow.model.token import Token
 
 PUB, SUB, GET = {AclAction.PUB}, {AclAction.SUB}, {AclAction.GET}
 

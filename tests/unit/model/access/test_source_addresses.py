@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparrow.model.access.source_addresses import compile_networks, is_source_allowed, parse_source_addresses
 from sparrow.model.errors import Refused
-from sparrow.model.source_addresses import compile_networks, is_source_allowed, parse_source_addresses
 
 
 def test_addresses_and_networks_have_one_normal_form():

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from sparrow.model.acl_entry import AclAction, AclDecision, AclEntry, AclPolicy, ResourceKind
+from sparrow.model.access.acl_entry import AclAction, AclDecision, AclEntry, AclPolicy, ResourceKind
+from sparrow.model.access.permissions import is_unlimited, validate_pattern
+from sparrow.model.access.source_addresses import is_source_allowed, parse_source_addresses
+from sparrow.model.access.token import EVERY_NAME, Token, TokenKind, validate_token_name
 from sparrow.model.errors import Refused
-from sparrow.model.permissions import is_unlimited, validate_pattern
-from sparrow.model.source_addresses import is_source_allowed, parse_source_addresses
-from sparrow.model.token import EVERY_NAME, Token, TokenKind, validate_token_name
 
 ENTRIES_MAX = 256
 """Entries that a token may have."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from sparrow.model.acl_entry import AclEntry
+from sparrow.model.access.acl_entry import AclEntry
 from sparrow.model.errors import IllegalName, Refused
 
 TokenKind = Literal["p", "c", "pc", "a"]
@@ -37,7 +37,7 @@ EVERY_NAME = "*"
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """An identity and its permissions (`model/permissions` has the rules)."""
+    """An identity and its permissions (`model/access/permissions` has the rules)."""
 
     id: int
     """A small number that is never reused; SQL stores keep it with each message."""
@@ -51,9 +51,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = (EVERY_NAME,)
     """Patterns of the consumer groups that it may use."""
     addresses: tuple[str, ...] = ()
-    """Addresses and networks that its requests may come from (`model/source_addresses`); none: from anywhere."""
+    """Addresses and networks that its requests may come from (`model/access/source_addresses`); none: from anywhere."""
     acl: tuple[AclEntry, ...] | None = None
-    """What it may do as a user of RocketMQ (`model/acl`). None: kind, topics, groups and addresses have it."""
+    """What it may do as a user of RocketMQ (`model/access/acl`). None: kind, topics, groups and addresses have it."""
     disabled_ms: int | None = None
     """When it was disabled; None: it is not. Unlike a revoked token, it can be enabled again."""
 

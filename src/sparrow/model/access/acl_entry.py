@@ -1,4 +1,4 @@
-"""Entries of RocketMQ 5's ACLs, as tokens keep them. `model/acl` has their rules."""
+"""Entries of RocketMQ 5's ACLs, as tokens keep them. `model/access/acl` has their rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AclEntry(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[AclAction, ...]
     decision: AclDecision = "Allow"
     addresses: tuple[str, ...] = ()
-    """Addresses and networks of the peers that it applies to (`model/source_addresses`); none: to all."""
+    """Addresses and networks of the peers that it applies to (`model/access/source_addresses`); none: to all."""
     policy: AclPolicy = "Custom"
 
     def __str__(self) -> str:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from sparrow.model.errors import IllegalName, Refused
-from sparrow.model.permissions import parse_patterns
-from sparrow.model.token import (
+from sparrow.model.access.permissions import parse_patterns
+from sparrow.model.access.token import (
     Credentials,
     Token,
     parse_password,
@@ -13,6 +12,7 @@ from sparrow.model.token import (
     validate_reissue,
     validate_token_name,
 )
+from sparrow.model.errors import IllegalName, Refused
 
 SECRET = bytes(range(32))
 

@@ -14,9 +14,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from sparrow.model.access.token import EVERY_NAME, Token, TokenKind
 from sparrow.model.errors import Refused
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, TOOLS_GROUP
-from sparrow.model.token import EVERY_NAME, Token, TokenKind
 
 PATTERNS_MAX = 256
 """Patterns of topics, or of groups, that a token may have."""
