@@ -36,26 +36,27 @@ MessagesCallback = Callable[["QueueFetcher", list[StoredMessage]], None]
 class FirstPullBarrier:
     """Holds back the first messages of lanes that are begun together until all have been pulled, or a timeout.
 
-    Whichever broker responds first, the highest priority is delivered first.
+    Whichever broker responds first, the highest priority is delivered first. The timeout begins with the first response
+    and is the same for all: lanes that have been pulled by then are released together.
     """
 
     def __init__(self, lanes: int) -> None:
         self._missing = lanes
-        self._all = asyncio.Event()
+        self._is_open = asyncio.Event()
+        self._timeout: asyncio.TimerHandle | None = None
 
     def pulled(self) -> None:
         """Count the first pull of a lane."""
         self._missing -= 1
+        if self._timeout is None:
+            self._timeout = asyncio.get_running_loop().call_later(FIRST_PULL_WAIT_S, self._is_open.set)
         if self._missing <= 0:
-            self._all.set()
+            self._timeout.cancel()
+            self._is_open.set()
 
-    async def all(self) -> None:
+    async def opened(self) -> None:
         """Wait until every lane has been pulled, or the timeout."""
-        try:
-            async with asyncio.timeout(FIRST_PULL_WAIT_S):
-                await self._all.wait()
-        except TimeoutError:
-            pass
+        await self._is_open.wait()
 
 
 class QueueFetcher:
@@ -216,7 +217,7 @@ class QueueFetcher:
             answer = await self._pull(is_long_poll=False)
         finally:
             first_pull_barrier.pulled()
-        await first_pull_barrier.all()
+        await first_pull_barrier.opened()
         return answer
 
     async def _pull(self, *, is_long_poll: bool = True) -> PullResult:
