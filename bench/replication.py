@@ -23,7 +23,7 @@ from _replica_set import CLUSTER, ReplicaProcesses, replica_processes
 from broker import BODY, IN_FLIGHT, Load, broker, cpu_of, send_frame
 from sparrow import Message, aio
 from sparrow.model.errors import SparrowError
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.core.options import ReplicaOptions
 from sparrow.replication.etcd.coordinator import EtcdCoordinator
 from sparrow.replication.etcd.gateway import EtcdGateway

@@ -17,7 +17,7 @@ from sparrow import Message, aio
 from sparrow.broker.server import BrokerServer
 from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.replica_connection import ReplicaConnection
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.store.log.key_index.index_file import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES

@@ -13,9 +13,9 @@ from tests.support.server_processes import server_process
 
 from sparrow import Credentials, Message, Tls, aio
 from sparrow.model.errors import Refused
+from sparrow.net.access.tls import client_context
 from sparrow.net.address import Address
 from sparrow.net.dialer import connect
-from sparrow.net.tls import client_context
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import DeleteTopic, EmptyHeader

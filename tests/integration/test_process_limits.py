@@ -21,7 +21,7 @@ from sparrow.model.errors import SettingsError
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net import Address, connect
-from sparrow.net.descriptors import LIMIT_MIN, prepare_descriptors
+from sparrow.net.limits.descriptors import LIMIT_MIN, prepare_descriptors
 from sparrow.store.log import LogStore
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData

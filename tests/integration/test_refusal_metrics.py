@@ -18,7 +18,7 @@ from sparrow import Credentials
 from sparrow.aio import Admin
 from sparrow.cli.server.platform import Platform
 from sparrow.net import Channel
-from sparrow.net.signatures import make_signer
+from sparrow.net.access.signatures import make_signer
 from sparrow.settings import LogSettings, NameServerSettings, TelemetrySettings
 from sparrow.testing.platform import SMALL_LOG_SETTINGS
 from sparrow.wire import batch, bodies, headers

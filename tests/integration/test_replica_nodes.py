@@ -17,9 +17,9 @@ from tests.support.wait import eventually
 from sparrow.model.errors import NotLeader, Refused, ReplicationTimeout, SparrowError, Unavailable
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.dispatcher import RequestDispatcher
 from sparrow.net.listener import Listener
-from sparrow.net.peer_access import PeerAccess
 from sparrow.replication import operations
 from sparrow.replication.core.membership import ReplicaSetState
 from sparrow.replication.core.options import ReplicaOptions

@@ -15,7 +15,7 @@ from tests.support.wait import eventually
 from sparrow import Message, StoredMessage, aio
 from sparrow.model.errors import SparrowError
 from sparrow.model.transaction import TransactionState
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.core.fetch import Chunk, Fetch, FetchAnswer
 from sparrow.replication.fetch.client import AnswerReceiver, FetchClient
 

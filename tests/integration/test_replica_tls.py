@@ -18,11 +18,11 @@ from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.model.tls import Tls
 from sparrow.nameserver.server import NameServer
+from sparrow.net.access.peer_access import PeerAccess
+from sparrow.net.access.tls import client_context
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect
-from sparrow.net.peer_access import PeerAccess
-from sparrow.net.tls import client_context
 from sparrow.replication.replica_connection import ReplicaConnection
 from sparrow.replication.server import ReplicaServer
 from sparrow.settings import BrokerSettings, NameServerSettings, NetSettings, ReplicationSettings

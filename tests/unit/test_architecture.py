@@ -139,7 +139,7 @@ def test_every_module_on_the_page_exists() -> None:
 
 def test_every_form_of_import_is_recognised() -> None:
     for source, packages in (
-        ("import sparrow.net.tls", ["net"]),
+        ("import sparrow.net.access.tls", ["net"]),
         ("import sparrow", []),
         ("import os, sparrow.wire as w", ["wire"]),
         ("from sparrow.store.log import segment", ["store"]),

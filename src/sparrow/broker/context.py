@@ -25,9 +25,9 @@ from sparrow.broker.routes import name_server_access
 from sparrow.broker.transactions.spi import TransactionCoordinator
 from sparrow.model.access.permissions import TokenAction
 from sparrow.model.queue import Queue
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext
-from sparrow.net.peer_access import PeerAccess
 from sparrow.net.request_meter import RequestMeter
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import BrokerStore, ReadResult

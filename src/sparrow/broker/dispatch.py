@@ -33,14 +33,14 @@ from sparrow.broker.query import messages
 from sparrow.broker.transactions import half_message_list
 from sparrow.broker.transactions.end_transaction import EndTransactionHandler
 from sparrow.model.errors import NotLeader
-from sparrow.net.audit_log import AuditLog
+from sparrow.net.access.audit_log import AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.dispatcher import (
     InlineHandler,
     RequestContext,
     RequestDispatcher,
     RequestHandler,
 )
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.request_meter import RequestMeter
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import FRAME_BYTES_MAX

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from sparrow.model.access.token import Credentials
 from sparrow.model.errors import SparrowError
+from sparrow.net.access.peer_access import PeerAccess
+from sparrow.net.access.tls import server_tls
 from sparrow.net.address import parse_addresses
-from sparrow.net.peer_access import PeerAccess
-from sparrow.net.tls import server_tls
 from sparrow.settings import BrokerSettings
 from sparrow.wire import bodies
 from sparrow.wire.bodies import ClusterTable, RouteData

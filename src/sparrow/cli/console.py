@@ -112,7 +112,7 @@ async def _serve(
     from sparrow.console import create_app
     from sparrow.console.security import check_listening
     from sparrow.console.server import ConsoleServer
-    from sparrow.net.tls import http_context
+    from sparrow.net.access.tls import http_context
 
     check_listening(settings)
     if stop_on_stdin_eof:

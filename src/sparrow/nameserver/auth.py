@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pydantic import SecretStr
 
 from sparrow.model.access.token import TOKEN_NAME_CHARS_MAX
-from sparrow.net.audit_log import AccessRefused, RefusalCause
-from sparrow.net.signatures import is_signed_with
+from sparrow.net.access.audit_log import AccessRefused, RefusalCause
+from sparrow.net.access.signatures import is_signed_with
 from sparrow.wire.codes import RequestCode, request_code_name
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.signing import ACCESS_KEY_FIELD, SIGNATURE_FIELD, Challenge

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sparrow.nameserver import config, registration, route_lookup
 from sparrow.nameserver.auth import AUDITED_CODES, AdminGuard
 from sparrow.nameserver.context import NameServerContext
-from sparrow.net.audit_log import AuditLog
+from sparrow.net.access.audit_log import AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.dispatcher import InlineHandler, RequestDispatcher, RequestHandler
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import FRAME_BYTES_MAX
 

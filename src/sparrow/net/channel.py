@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.net.address import peer_of
-from sparrow.net.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
-from sparrow.net.token_gate import make_gate
+from sparrow.net.limits.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.net.limits.token_gate import make_gate
 from sparrow.wire import headers
 from sparrow.wire.codes import ADVERTISED_VERSION, Language, request_code_name
 from sparrow.wire.connection import Connection

@@ -8,9 +8,9 @@ from ssl import SSLContext
 
 from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost
+from sparrow.net.access.signatures import make_signer
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, RequestReceiver
-from sparrow.net.signatures import make_signer
 
 UNREACHABLE_REMEDY = "start the server, or check the address and the firewall"
 _TLS_REMEDY = "check that the server has net.tls_certificate, and that the authorities of this side have signed it"

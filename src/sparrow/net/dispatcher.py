@@ -28,7 +28,7 @@ import msgspec
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
 from sparrow.model.errors.base import by_limit
 from sparrow.net.channel import Channel
-from sparrow.net.read_gate import DEFERRED_BYTES_MAX, ReadGate, request_bytes_of
+from sparrow.net.limits.read_gate import DEFERRED_BYTES_MAX, ReadGate, request_bytes_of
 from sparrow.net.request_meter import RequestMeter
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import GO_AWAY_AFTER_VERSION, ResponseCode

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import CannotListen
+from sparrow.net.access.tls import TlsAcceptor
 from sparrow.net.address import Address
-from sparrow.net.byte_budgets import ByteBudgets
 from sparrow.net.channel import Channel, RequestReceiver
-from sparrow.net.descriptors import prepare_descriptors
+from sparrow.net.limits.byte_budgets import ByteBudgets
+from sparrow.net.limits.descriptors import prepare_descriptors
 from sparrow.net.loop_watchdog import LoopWatchdog
-from sparrow.net.tls import TlsAcceptor
 
 if TYPE_CHECKING:
     from sparrow.settings import NetSettings

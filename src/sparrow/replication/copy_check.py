@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from sparrow.model.errors import SparrowError
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.replica_connection import ReplicaConnection
 from sparrow.store.log import LogStore, checksums
 from sparrow.wire.headers import ChecksumLog

@@ -18,7 +18,7 @@ from typing import Any
 
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.acknowledgement import SendAcknowledger, send_refusal
 from sparrow.replication.announcement import keep_announced
 from sparrow.replication.coordination import Coordination

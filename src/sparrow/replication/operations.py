@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from sparrow.model.errors import Refused, SparrowError
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.net.peer_access import PeerAccess
 from sparrow.replication.core.leader import Leader
 from sparrow.replication.core.output import Output
 from sparrow.replication.fetch.client import is_refused

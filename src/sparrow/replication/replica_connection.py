@@ -9,10 +9,10 @@ from sparrow.broker.routes import first_admin
 from sparrow.model.access.token import Credentials
 from sparrow.model.errors import Refused, SettingsError
 from sparrow.model.tls import Tls
+from sparrow.net.access.peer_access import PeerAccess
+from sparrow.net.access.tls import server_tls
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
-from sparrow.net.peer_access import PeerAccess
-from sparrow.net.tls import server_tls
 from sparrow.settings import BrokerSettings
 from sparrow.wire import bodies
 from sparrow.wire.bodies import LogChecksums, ReplicaStatus, ViewChecksum, ViewChecksums

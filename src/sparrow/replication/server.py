@@ -13,7 +13,8 @@ from sparrow.broker.access.authorizer import RequestAuthorizer
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused, Unavailable
-from sparrow.net.audit_log import AuditLog
+from sparrow.net.access.audit_log import AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import (
     HandlerResponse,
@@ -21,7 +22,6 @@ from sparrow.net.dispatcher import (
     RequestDispatcher,
     RequestHandler,
 )
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.listener import Listener, advertised_address
 from sparrow.replication import operations
 from sparrow.replication.announcement import announce_alone

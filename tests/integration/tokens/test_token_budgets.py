@@ -13,9 +13,9 @@ from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin, Producer
 from sparrow.model.errors import ConnectionLost
 from sparrow.nameserver.server import NameServer
+from sparrow.net.access.signatures import make_signer
 from sparrow.net.channel import Channel
-from sparrow.net.signatures import make_signer
-from sparrow.net.token_budget import TokenBudget
+from sparrow.net.limits.token_budget import TokenBudget
 from sparrow.settings import NameServerSettings
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode

@@ -28,8 +28,8 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.model.transaction import TransactionState
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.dispatcher import RequestDispatcher
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record

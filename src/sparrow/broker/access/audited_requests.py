@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparrow.broker.access.requirements import EVERYTHING, READ_CODES, REQUIREMENTS
 from sparrow.model.access.permissions import TokenAction
 from sparrow.model.errors import BadRequest
-from sparrow.net.audit_log import name_targets
+from sparrow.net.access.audit_log import name_targets
 from sparrow.wire import bodies
 from sparrow.wire.bodies import AclInfo, ChangeToken, RevokeToken, UserState
 from sparrow.wire.codes import RequestCode

@@ -33,8 +33,8 @@ from sparrow.model.access.permissions import (
 from sparrow.model.access.source_addresses import is_source_allowed
 from sparrow.model.access.token import EVERY_NAME, TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token
 from sparrow.model.protocol import TRACE_TOPIC
-from sparrow.net.audit_log import AccessRefused, RefusalCause
-from sparrow.net.signatures import is_signed_with
+from sparrow.net.access.audit_log import AccessRefused, RefusalCause
+from sparrow.net.access.signatures import is_signed_with
 from sparrow.wire import bodies
 from sparrow.wire.bodies import HeartbeatData
 from sparrow.wire.codes import RequestCode, request_code_name

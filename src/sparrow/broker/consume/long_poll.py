@@ -23,7 +23,7 @@ from collections.abc import Callable
 from sparrow.broker.consume.grown_queues import GrownQueues
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.net.read_gate import ReadGate
+from sparrow.net.limits.read_gate import ReadGate
 from sparrow.telemetry.histogram import DurationHistogram
 from sparrow.telemetry.metrics.rocketmq import RPC_BOUNDS_MS
 from sparrow.wire.codes import RequestCode

@@ -13,7 +13,7 @@ from sparrow.cli.settings import load_settings
 from sparrow.extras import require
 from sparrow.model.errors import Refused, SettingsError, SparrowError
 from sparrow.model.tls import default_tls
-from sparrow.net.peer_access import PeerAccess
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.replication.core.snapshot import Snapshot
 from sparrow.replication.replica_connection import ReplicaConnection, operator_access
 from sparrow.settings import Settings

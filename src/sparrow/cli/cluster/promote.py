@@ -14,9 +14,9 @@ from sparrow.cli.settings import DEFAULT_DATA_FOLDER, load_settings
 from sparrow.model.access.token import Credentials
 from sparrow.model.errors import ConnectionLost, Refused, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.tls import default_tls
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
-from sparrow.net.peer_access import PeerAccess
 from sparrow.replication.rocketmq.follower import FollowerStatus
 from sparrow.replication.rocketmq.promotion import promote_without_master
 from sparrow.wire import bodies

@@ -14,7 +14,7 @@ import typer
 
 from sparrow.cli.settings import load_settings
 from sparrow.model.tls import AUTHORITIES_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
-from sparrow.net.tls import server_tls
+from sparrow.net.access.tls import server_tls
 from sparrow.settings import Settings
 
 PIPELINES_FOLDER = "pipelines"

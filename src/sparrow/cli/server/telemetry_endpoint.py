@@ -11,7 +11,7 @@ import typer
 from sparrow.cli.server.output import port_flag
 from sparrow.model.errors import CannotListen
 from sparrow.model.health import Health
-from sparrow.net.tls import http_context
+from sparrow.net.access.tls import http_context
 from sparrow.settings import TelemetrySettings
 from sparrow.telemetry.metric import MetricSource
 from sparrow.telemetry.process import ProcessMetrics

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from sparrow.model.errors import ConnectionLost, SparrowError
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
-from sparrow.net.peer_access import PeerAccess
 from sparrow.replication.core.fetch import Fetch, FetchAnswer, SafeEnd
 from sparrow.replication.fetch import codec as fetch_codec
 from sparrow.wire import headers

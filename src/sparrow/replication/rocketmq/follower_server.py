@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sparrow.broker.access.authorizer import RequestAuthorizer
-from sparrow.net.audit_log import AuditLog
+from sparrow.net.access.audit_log import AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.dispatcher import (
     HandlerResponse,
     RequestContext,
     RequestDispatcher,
     RequestHandler,
 )
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.listener import Listener
 from sparrow.replication.rocketmq.follower import RocketMQFollower
 from sparrow.settings import BrokerSettings

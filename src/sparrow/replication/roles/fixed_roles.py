@@ -23,9 +23,9 @@ from sparrow.broker.routes import find_broker, name_server_access
 from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Refused, Unavailable
 from sparrow.model.protocol import MASTER_BROKER_ID
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
-from sparrow.net.peer_access import PeerAccess
 from sparrow.replication import operations
 from sparrow.replication.announcement import announce_alone
 from sparrow.replication.coordinator import CallOutcome, Coordinator

@@ -32,11 +32,11 @@ from sparrow.model.errors import (
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
 from sparrow.model.tls import Tls, default_tls
+from sparrow.net.access.tls import client_context
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
-from sparrow.net.tls import client_context
 from sparrow.wire import bodies
 from sparrow.wire.bodies import HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import RequestCode, ResponseCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sparrow.net.audit_log import AccessRefused, AuditLog
+from sparrow.net.access.audit_log import AccessRefused, AuditLog
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import (
     BODY_BYTES_MAX,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Busy
-from sparrow.net.byte_budgets import ByteBudgets
-from sparrow.net.read_gate import REQUEST_COST_BYTES, ReadGate, request_bytes_of
-from sparrow.net.token_budget import TokenBudget, TokenBytes
+from sparrow.net.limits.byte_budgets import ByteBudgets
+from sparrow.net.limits.read_gate import REQUEST_COST_BYTES, ReadGate, request_bytes_of
+from sparrow.net.limits.token_budget import TokenBudget, TokenBytes
 from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from functools import partial
 
 from sparrow.model.access.token import Credentials
 from sparrow.model.tls import Tls
+from sparrow.net.access.tls import ReloadedContext, load_client_context
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
 from sparrow.net.dialer import connect
-from sparrow.net.tls import ReloadedContext, load_client_context
 
 
 class PeerAccess:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import get_args
 
 from sparrow.model.errors import SparrowError
-from sparrow.net.audit_log import AccessRefused, RefusalCause
+from sparrow.net.access.audit_log import AccessRefused, RefusalCause
 
 
 class RefusalCounts:

@@ -5,9 +5,9 @@ import logging
 import pytest
 from tests.support.raw_connection import open_raw_connection, running_listener
 
-from sparrow.net.audit_log import AccessRefused, AuditLog
+from sparrow.net.access.audit_log import AccessRefused, AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.dispatcher import HandlerResponse, encode_response
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
 

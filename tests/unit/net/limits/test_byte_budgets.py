@@ -10,9 +10,9 @@ from tests.support.raw_connection import open_raw_connection, running_listener
 from tests.support.wait import eventually
 
 from sparrow.model.errors import Busy
-from sparrow.net import byte_budgets
-from sparrow.net.byte_budgets import ConnectionBytes, RequestBytes
 from sparrow.net.dispatcher import DeferredResponse, HandlerResponse, RequestDispatcher, encode_response
+from sparrow.net.limits import byte_budgets
+from sparrow.net.limits.byte_budgets import ConnectionBytes, RequestBytes
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.frame import RemotingCommand
 

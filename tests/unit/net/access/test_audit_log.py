@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from sparrow.net import audit_log
-from sparrow.net.audit_log import AccessRefused, AuditLog
+from sparrow.net.access import audit_log
+from sparrow.net.access.audit_log import AccessRefused, AuditLog
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand
 

@@ -14,9 +14,9 @@ from tests.support.wait import eventually
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.model.tls import Tls
 from sparrow.net import Listener, connect
-from sparrow.net import tls as tls_module
+from sparrow.net.access import tls as tls_module
+from sparrow.net.access.tls import client_context, http_context
 from sparrow.net.channel import Channel
-from sparrow.net.tls import client_context, http_context
 from sparrow.settings import ConsoleSettings, NetSettings
 from sparrow.wire.frame import RemotingCommand, encode, response_to
 

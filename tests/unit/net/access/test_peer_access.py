@@ -9,9 +9,9 @@ from tests.support.raw_connection import running_listener
 
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.model.tls import Tls
-from sparrow.net import tls as tls_module
+from sparrow.net.access import tls as tls_module
+from sparrow.net.access.peer_access import PeerAccess
 from sparrow.net.channel import Channel
-from sparrow.net.peer_access import PeerAccess
 from sparrow.wire.frame import RemotingCommand, encode, response_to
 
 ECHO = 7001

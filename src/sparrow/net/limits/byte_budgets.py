@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, get_args
 
 from sparrow.model.errors import Busy
 from sparrow.model.errors.base import LimitName
-from sparrow.net.refusals import RefusalCounts
-from sparrow.net.token_budget import TokenBudget
+from sparrow.net.limits.refusals import RefusalCounts
+from sparrow.net.limits.token_budget import TokenBudget
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from sparrow.model.errors import Busy
-from sparrow.net.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.net.limits.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
 from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
-    from sparrow.net.token_gate import TokenReadGate
+    from sparrow.net.limits.token_gate import TokenReadGate
 
 _RESUME_POLL_S = 0.01
 DEFERRED_BYTES_MAX = 1 << 16

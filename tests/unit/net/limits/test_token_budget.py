@@ -9,12 +9,12 @@ import pytest
 from tests.support.raw_connection import RawConnection, RunningListener, open_raw_connection, running_listener
 from tests.support.wait import eventually
 
-from sparrow.net.audit_log import AccessRefused, AuditLog
+from sparrow.net.access.audit_log import AccessRefused, AuditLog
+from sparrow.net.access.guarded_dispatcher import GuardedRequestDispatcher
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import DeferredResponse, HandlerResponse, encode_response
-from sparrow.net.guarded_dispatcher import GuardedRequestDispatcher
-from sparrow.net.read_gate import ReadGate
-from sparrow.net.token_budget import TokenBudget
+from sparrow.net.limits.read_gate import ReadGate
+from sparrow.net.limits.token_budget import TokenBudget
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.frame import RemotingCommand
 

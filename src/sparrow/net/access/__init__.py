@@ -1,0 +1,1 @@
+"""Who may connect and make requests: TLS, signatures, the check before a handler, and the audit log."""
