@@ -6,6 +6,7 @@ transaction that SQLAlchemy has begun on the connection. Messages on other drive
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -85,13 +86,20 @@ _galera_servers: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 """By connection."""
 
 
-async def _aiosqlite(driver: Any, sql: SqlDialect, table: str, own_row: Values, marks: Values) -> int:
+async def _aiosqlite(driver: Any, sql: SqlDialect, table: str, own_row: Values, marks: Values) -> int | None:
+    from sparrow.bus.sql.connections.sqlite_asyncio import QuickConnection
+
+    if not isinstance(driver, QuickConnection):  # of an engine that the user has created
+        return None
     _, message_id, _ = own_row
-    rows = await driver.execute_fetchall(f'{statements.delete_claimed(sql)} RETURNING "MessageId"', own_row)
-    if rows:
-        mark = statements.mark_succeeded(sql, table, '"Id" = ?')
-        await driver.execute_fetchall(mark, (*marks, message_id))
-    return len(rows)
+
+    def work(connection: sqlite3.Connection) -> int:
+        deleted = connection.execute(statements.delete_claimed(sql), own_row).rowcount
+        if deleted:
+            connection.execute(statements.mark_succeeded(sql, table, '"Id" = ?'), (*marks, message_id))
+        return deleted
+
+    return await driver.run(work)
 
 
 _BY_DRIVER: dict[str, Callable[[Any, SqlDialect, str, Values, Values], Awaitable[int | None]]] = {

@@ -100,7 +100,12 @@ def create_asyncio(url: URL, kind: DatabaseKind, hosts: Sequence[DatabaseHost] =
         engine = create_async_engine(url, **options)
         choose_hosts(engine.sync_engine, kind, hosts)
         return engine
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=POOL_SIZE)
+    arguments: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S}
+    if url.get_driver_name() == "aiosqlite":
+        from sparrow.bus.sql.connections.sqlite_asyncio import connect
+
+        arguments["async_creator_fn"] = connect
+    engine = create_async_engine(url, connect_args=arguments, pool_size=POOL_SIZE)
     prepare_sqlite(engine.sync_engine)
     return engine
 
