@@ -3,8 +3,11 @@
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from sparrow.settings import LogSettings
 from sparrow.store.log import LogStore
+from sparrow.store.log.state.tables import EncodedStateSnapshot, StateSnapshot
 
 SMALL_SETTINGS = LogSettings(
     segment_bytes=4096,
@@ -21,6 +24,11 @@ SMALL_SETTINGS = LogSettings(
     disk_force_ratio=1,
     disk_refuse_ratio=1,
 )
+
+
+def loaded(snapshot: EncodedStateSnapshot) -> StateSnapshot:
+    """Return a snapshot as it is read from its file."""
+    return msgspec.json.decode(msgspec.json.encode(snapshot), type=StateSnapshot)
 
 
 def small_settings(**changes: object) -> LogSettings:

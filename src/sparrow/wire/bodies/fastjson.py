@@ -14,12 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from sparrow.model.errors import ProtocolError
 
+_PIECE_MEMBERS = 1_000
 NESTING_MAX = 64
 """The deepest known body has 6 levels."""
 
@@ -81,10 +83,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if not _INT_OR_TEXT.issuperset(map(type, value)):
             raise _ObjectKeyFound
+        if len(value) > _PIECE_MEMBERS and not _SCALARS.issuperset(map(type, value.values())):
+            return _in_pieces(value)
         return {key: _plain(member) for key, member in value.items()} if _has_parts(value.values()) else dict(value)
     if isinstance(value, list | tuple | set | frozenset):
         return list(map(_plain, value)) if _has_parts(value) else value
     return value
+
+
+def _in_pieces(value: Mapping[Any, Any]) -> msgspec.Raw:
+    """Encode a large map piece by piece: while msgspec encodes, no other thread runs."""
+    members = iter(value.items())
+    pieces = []
+    while piece := {key: _plain(member) for key, member in islice(members, _PIECE_MEMBERS)}:
+        pieces.append(_write_plain(piece)[1:-1])
+    return msgspec.Raw(b"{%b}" % b",".join(pieces))
 
 
 def _has_parts(values: Collection[Any]) -> bool:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from types import MappingProxyType
 
+import msgspec
 import pytest
 from tests.support.cases import each_case
 
@@ -95,3 +96,10 @@ def test_scalars_of_a_map_become_the_texts_that_they_become_alone():
 def test_every_kind_of_map_and_list_is_encoded():
     values = [{}, [], MappingProxyType({0: "x"}), defaultdict(int, {5: 6}), (1, "a"), frozenset({7}), {1: [2]}]
     assert emit(values) == b'[{},[],{"0":"x"},{"5":6},[1,"a"],[7],{"1":[2]}]'
+
+
+def test_a_large_map_is_encoded_in_pieces_as_a_small_one_is():
+    members = {f"group-{number}": {"name": f"g{number}", "ids": {1: "a"}, "none": None} for number in range(2_345)}
+    small = {name: {"name": value["name"], "ids": {"1": "a"}, "none": None} for name, value in members.items()}
+    assert msgspec.json.decode(fastjson.emit({"table": members, "last": 1})) == {"table": small, "last": 1}
+    assert fastjson.parse(fastjson.emit(members)) == small

@@ -274,7 +274,8 @@ class StateStore:
         queue = self._queues.get(STATE_QUEUE)
         if queue is None or queue.end == self._snapshot_at:
             return
-        with self._writer.lock:
-            snapshot = self.tables.snapshot(queue.end, self._writer.log.written)
+        with self._writer.lock:  # for a moment: sends wait meanwhile
+            tables, next_offset, log_end = self.tables.copy(), queue.end, self._writer.log.written
+        snapshot = tables.snapshot(next_offset, log_end)
         files.save(self._path / files.STATE_SNAPSHOT_FILE, snapshot)
         self._snapshot_at = snapshot.next_offset

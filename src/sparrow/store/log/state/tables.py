@@ -29,6 +29,7 @@ from sparrow.store.log.state.updates import (
 
 _Subject = tuple[str, str, str]
 _NOT_WRITTEN = 1 << 62
+_PIECE_UPDATES = 1_000
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -43,6 +44,14 @@ class StateSnapshot(msgspec.Struct):
     """If the log was truncated below this physical offset, the snapshot is invalid."""
     words: list[tuple[int, StateUpdate]]
     """Updates, each with the physical offset of its record. The name is part of the file format."""
+
+
+class EncodedStateSnapshot(msgspec.Struct):
+    """A `StateSnapshot` with its updates as JSON."""
+
+    next_offset: int
+    log_end: int
+    words: msgspec.Raw
 
 
 class StateTables:
@@ -163,13 +172,27 @@ class StateTables:
         """
         changed = {("offsets", topic, group) for topic, group in self.unflushed_offsets}
         return [
-            (subject, _NOT_WRITTEN if subject in changed else at, _ENCODER.encode(self._update(subject)))
+            (subject, _NOT_WRITTEN if subject in changed else at, _comparable(self._update(subject)))
             for subject, at in self._written_at.items()
         ]
 
-    def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
-        updates = [(at, self._update(subject)) for subject, at in self._written_at.items()]
-        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=updates)
+    def copy(self) -> StateTables:
+        """Return the tables as they are now, to be read without the writer's lock; offsets in them may become newer."""
+        copied = StateTables()
+        copied.topics, copied.groups, copied.offsets = dict(self.topics), dict(self.groups), dict(self.offsets)
+        copied.ends, copied.marks, copied.tokens = dict(self.ends), dict(self.marks), dict(self.tokens)
+        copied.ledger, copied.epochs, copied.seal_key = dict(self.ledger), list(self.epochs), self.seal_key
+        copied._written_at = dict(self._written_at)
+        return copied
+
+    def snapshot(self, next_offset: int, log_end: int) -> EncodedStateSnapshot:
+        """Return all state. It is encoded piece by piece: while msgspec encodes, no other thread runs."""
+        entries = list(self._written_at.items())
+        pieces = []
+        for first in range(0, len(entries), _PIECE_UPDATES):
+            updates = [(at, self._update(subject)) for subject, at in entries[first : first + _PIECE_UPDATES]]
+            pieces.append(msgspec.json.encode(updates)[1:-1])
+        return EncodedStateSnapshot(next_offset, log_end, msgspec.Raw(b"[%b]" % b",".join(pieces)))
 
     def restore(self, snapshot: StateSnapshot) -> None:
         for at, update in snapshot.words:
@@ -198,6 +221,15 @@ class StateTables:
 
     def _offsets_update(self, key: tuple[str, str]) -> StateUpdate:
         return OffsetsUpdate(key[0], key[1], dict(self.offsets[key]))
+
+
+def _comparable(update: StateUpdate) -> bytes:
+    """Return an update in a form that is the same on all replicas: maps are sorted."""
+    match update:
+        case OffsetsUpdate(_, _, by_queue) | QueueEndsUpdate(_, by_queue):
+            return _ENCODER.encode(sorted((by_queue or {}).items()))  # it sorts no maps with numbers as keys
+        case _:
+            return _ENCODER.encode(update)
 
 
 def _set(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:

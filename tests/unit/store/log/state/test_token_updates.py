@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from tests.support.drafts import make_draft
-from tests.support.log_stores import small_settings
+from tests.support.log_stores import loaded, small_settings
 
 from sparrow.model.access.acl_entry import AclAction, AclEntry
 from sparrow.model.access.token import Token, parse_password
@@ -33,7 +33,7 @@ def test_a_token_is_restored_from_its_record_and_from_a_snapshot():
     assert decode_updates(body, 0) == [TokenUpdate(P), TokenUpdate(GONE)]
     state, again = StateTables(), StateTables()
     state.apply([TokenUpdate(P), TokenUpdate(GONE)], 100)
-    again.restore(state.snapshot(7, 400))
+    again.restore(loaded(state.snapshot(7, 400)))
     assert again.tokens == state.tokens
     assert again.updates_before(1000) == state.updates_before(1000)
     again.clear()

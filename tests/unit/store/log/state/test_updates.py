@@ -1,6 +1,7 @@
 """State as the sum of its updates, and the updates that must be appended again."""
 
 import pytest
+from tests.support.log_stores import loaded
 
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.topic import Group, Topic
@@ -11,6 +12,7 @@ from sparrow.store.log.state.updates import (
     LedgerUpdate,
     MarkUpdate,
     OffsetsUpdate,
+    QueueEndsUpdate,
     TopicUpdate,
     decode_updates,
     encode_updates,
@@ -92,7 +94,7 @@ def test_an_update_does_not_change_with_the_state(state):
 def test_a_snapshot_restores_the_state_and_its_positions(state):
     state.apply([TopicUpdate("B", None)], 300)
     again = StateTables()
-    again.restore(state.snapshot(7, 400))
+    again.restore(loaded(state.snapshot(7, 400)))
     assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
     for place in (100, 101, 201, 301):
         assert again.updates_before(place) == state.updates_before(place)
@@ -116,7 +118,7 @@ def test_a_mark_is_restored_from_its_record_and_from_a_snapshot(state):
     assert decode_updates(body, 0) == [MarkUpdate("timers", 1 << 40)]
     state.apply([MarkUpdate("timers", 1 << 40)], 300)
     again = StateTables()
-    again.restore(state.snapshot(next_offset=9, log_end=400))
+    again.restore(loaded(state.snapshot(next_offset=9, log_end=400)))
     assert again.marks == {"timers": 1 << 40}
     assert again.updates_before(1000) == state.updates_before(1000)
     again.clear()
@@ -145,7 +147,7 @@ def test_the_ledger_keeps_the_newest_entry_of_a_scope_without_its_append_start(s
 def test_a_snapshot_contains_the_ledger(state):
     state.apply([LedgerUpdate("s", 2, 60, 450)], 500)
     again = StateTables()
-    again.restore(state.snapshot(3, 600))
+    again.restore(loaded(state.snapshot(3, 600)))
     assert (again.ledger, again.ledger_record_at("s")) == ({"s": LedgerUpdate("s", 2, 60)}, 500)
     again.clear()
     assert again.ledger == {}
@@ -158,3 +160,33 @@ def test_scopes_expire_that_are_old_and_would_have_to_be_appended_again(state):
     state.expire_scopes(500, older_than_ms=50)
     assert state.ledger.keys() == {"young", "old, but far"}
     assert LedgerUpdate("old", 1, 10) not in state.updates_before(1000)
+
+
+def test_a_large_snapshot_is_encoded_in_pieces():
+    state, again = StateTables(), StateTables()
+    updates = [OffsetsUpdate("A", f"g{number}", {0: number, 10: 1}) for number in range(2_500)]
+    for at, update in enumerate(updates):
+        state.apply([update], at)
+    again.restore(loaded(state.copy().snapshot(7, 400)))
+    assert again.offsets == state.offsets
+    assert again.updates_before(10_000) == updates
+
+
+def test_a_copy_does_not_change_with_the_tables(state):
+    copied = state.copy()
+    state.apply([TopicUpdate("A", None), GroupUpdate("new", Group(name="new")), OffsetsUpdate("A", "g", None)], 300)
+    assert (copied.topics, copied.groups, copied.offsets) == (
+        {"A": A, "B": B},
+        {"g": Group(name="g")},
+        {("A", "g"): {0: 5, 1: 6}},
+    )
+    assert loaded(copied.snapshot(7, 400)).words
+
+
+def test_values_to_compare_do_not_depend_on_the_order_of_updates():
+    one, other = StateTables(), StateTables()
+    one.apply([OffsetsUpdate("A", "g", {0: 5, 11: 6}), QueueEndsUpdate("A", {3: 1, 2: 0})], 100)
+    other.apply([QueueEndsUpdate("A", {2: 0, 3: 1}), OffsetsUpdate("A", "g", {11: 6, 0: 5})], 100)
+    assert sorted(one.subject_values()) == sorted(other.subject_values())
+    other.apply([OffsetsUpdate("A", "g", {11: 6, 0: 4})], 100)
+    assert sorted(one.subject_values()) != sorted(other.subject_values())
