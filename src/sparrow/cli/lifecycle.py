@@ -10,16 +10,20 @@ from typing import Any
 
 import typer
 
+from sparrow.cli.garbage_collection import keep_collections_rare
 from sparrow.client.blocking.loop_thread import new_event_loop
 
 ServeUntilStopped = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
 
 _INTERRUPTED_EXIT_CODE = 130
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a busy thread keeps the event loop waiting for the interpreter, each time the loop has read or written."""
 
 
 def run_until_stopped(serve: ServeUntilStopped) -> None:
     """Run `serve` on an event loop of its own, and set its event on the first signal."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve_with_signals(serve))
 
@@ -35,7 +39,11 @@ async def _serve_with_signals(serve: ServeUntilStopped) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    await serve(stop)
+    collecting = asyncio.create_task(keep_collections_rare(), name="garbage collection")
+    try:
+        await serve(stop)
+    finally:
+        collecting.cancel()
 
 
 def stop_on_stdin_eof(stop: asyncio.Event) -> None:

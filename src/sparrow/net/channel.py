@@ -21,6 +21,7 @@ from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.net.address import peer_of
 from sparrow.net.limits.byte_budgets import UNSENT_COUNTED_BYTES, ByteBudgets
 from sparrow.net.limits.token_gate import make_gate
+from sparrow.net.limits.turn_queue import NOTED_S
 from sparrow.wire import headers
 from sparrow.wire.codes import ADVERTISED_VERSION, Language, request_code_name
 from sparrow.wire.connection import Connection
@@ -263,7 +264,7 @@ class Channel(asyncio.Protocol):
         gate = self.gate
         if gate is not None:
             gate.note_incomplete(stream.held_bytes, is_new=bool(commands))
-        if gate is not None and gate.postponed:
+        if gate is not None and commands and gate.must_wait:
             gate.postpone(commands)
         else:
             self.take(commands, now_s)
@@ -309,10 +310,11 @@ class Channel(asyncio.Protocol):
         if on_read_end is not None:
             self.on_read_end = None
             on_read_end(self)
-        watchdog = self.watchdog
-        if watchdog is not None and (held_s := time.monotonic() - began_s) > watchdog.limit_s:
-            served = islice(commands, len(commands) - len(gate.postponed if gate is not None else ()))
-            watchdog.note_read(self, (command.code for command in served), held_s)
+        if gate is not None and (held_s := time.monotonic() - began_s) > NOTED_S:
+            gate.turns.note(held_s)
+            if self.watchdog is not None and held_s > self.watchdog.limit_s:
+                served = islice(commands, len(commands) - len(gate.postponed))
+                self.watchdog.note_read(self, (command.code for command in served), held_s)
 
     def pause_writing(self) -> None:
         self._blocked = self._loop.create_future()
@@ -344,6 +346,8 @@ class Channel(asyncio.Protocol):
         self._end(str(cause) if cause is not None else "the peer closed the connection")
         if self.gate is not None:
             self.gate.forget_unsent()
+            if not self.requests_in_progress:  # else their handlers release what they hold
+                self.gate = None  # a cycle would wait for the garbage collector
         self._transport = None  # with TLS, Python 3.11.2 fails to abort a transport that is closed
         if not self._closed.done():
             self._closed.set_result(None)
@@ -360,11 +364,6 @@ class Channel(asyncio.Protocol):
             self._transport.close()
             if self._abort_timer is None and not self._closed.done():
                 self._abort_timer = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
-
-    def refuse(self, reason: str) -> None:
-        """Close at once, and say why in the log."""
-        log.warning("the connection of %(peer)s is closed: %(reason)s", {"peer": self.address, "reason": reason})
-        self.abort()
 
     def abort(self) -> None:
         """Close at once, dropping buffered data."""

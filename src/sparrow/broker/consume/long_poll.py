@@ -2,7 +2,7 @@
 
 1. A queue that grows wakes its requests once, in the next iteration of the event loop, however many messages arrived.
    Waking, expiring and dropping many requests takes several iterations, so that other connections are served in
-   between.
+   between; hosts take turns.
 2. A woken request reports whether it is answered. If not (no tag matched), it stays parked.
 3. Deadlines are kept in slots of 100 ms, and one timer waits for the next slot that is not empty.
 4. A request is dropped when its connection closes.
@@ -18,7 +18,7 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sparrow.broker.consume.grown_queues import GrownQueues
 from sparrow.model.errors import Busy
@@ -29,7 +29,7 @@ from sparrow.telemetry.metrics.rocketmq import RPC_BOUNDS_MS
 from sparrow.wire.codes import RequestCode
 
 _SLOTS_A_SECOND = 10
-_TURN_S = 0.01
+_TURN_S = 0.005
 """How long the table may hold an iteration of the event loop. An answer takes about 25 µs."""
 ANY_QUEUE = -1
 """The id of the queue for which a request waits that waits for all queues of its topic."""
@@ -81,8 +81,8 @@ class LongPollTable:
         self._of_host: dict[str, dict[ParkedRequest, None]] = {}
         """The requests of each host, the oldest first."""
         self._grown: set[Queue] = set()
-        self._woken: deque[ParkedRequest] = deque()
-        """Requests to try again, of queues that have grown."""
+        self._woken: dict[str, deque[ParkedRequest]] = {}
+        """Requests to try again, of queues that have grown, by host: the host in front is next."""
         self._is_retrying = False
         """Whether some of them are left for the next iteration."""
         self._dropped: deque[ParkedRequest] = deque()
@@ -161,18 +161,29 @@ class LongPollTable:
     def _retry_grown(self) -> None:
         grown, self._grown = self._grown, set()
         for queue in grown:
-            self._woken.extend(self._waiting.get(queue, ()))
+            self._add_woken(self._waiting.get(queue, ()))
         if self._growth:
             for topic in {queue.topic for queue in grown if queue.id != ANY_QUEUE}:
-                self._woken.extend(self._waiting.get(Queue(topic, ANY_QUEUE), ()))
+                self._add_woken(self._waiting.get(Queue(topic, ANY_QUEUE), ()))
         if not self._is_retrying:
             self._retry_woken()
+
+    def _add_woken(self, requests: Iterable[ParkedRequest]) -> None:
+        for request in requests:
+            of_host = self._woken.get(request.host)
+            if of_host is None:
+                of_host = self._woken[request.host] = deque()
+            of_host.append(request)
 
     def _retry_woken(self) -> None:
         turn_ends_s = time.monotonic() + self._turn_s
         self._is_retrying = False
         while self._woken:
-            request = self._woken.popleft()
+            host = next(iter(self._woken))
+            of_host = self._woken.pop(host)
+            request = of_host.popleft()
+            if of_host:
+                self._woken[host] = of_host  # behind the other hosts
             if request in self._waiting.get(request.queue, ()) and request.resume(request, False):
                 self._forget(request)
                 self._measure(request, is_over=False)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, get_args
 
 from sparrow.model.errors import Busy
 from sparrow.model.errors.base import LimitName
-from sparrow.net.limits.refusals import RefusalCounts
+from sparrow.net.limits.refusals import RefusalCounts, close_connection
 from sparrow.net.limits.token_budget import TokenBudget
+from sparrow.net.limits.turn_queue import TurnQueue
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
@@ -77,7 +78,7 @@ class ConnectionBytes:
     def _refuse(self, channel: Channel, reason: str) -> None:
         self.refused += 1
         self.forget(channel)
-        channel.refuse(reason)
+        close_connection(channel, reason)
 
 
 class IncompleteFrames(ConnectionBytes):
@@ -156,7 +157,7 @@ class RequestBytes:
 
 
 class ByteBudgets:
-    """All byte budgets of a listener."""
+    """All byte budgets of a listener, and the turns of connections that wait because of them."""
 
     def __init__(self, settings: NetSettings, *, counts_tokens: bool = False) -> None:
         """`counts_tokens`: whether requests are signed, so that tokens have budgets, too."""
@@ -169,6 +170,7 @@ class ByteBudgets:
         )
         self.unsent = ConnectionBytes("unsent responses", "net.unsent_bytes_max", settings.unsent_bytes_max)
         self.connection_unsent_bytes_max = settings.connection_unsent_bytes_max
+        self.turns = TurnQueue()
         self.counts = RefusalCounts()
         """Other refusals of the listener."""
 

@@ -20,6 +20,8 @@ from msgspec import Raw
 
 from sparrow.model.errors import Busy
 from sparrow.net.limits.byte_budgets import BROKEN_FRAMES, UNSENT_COUNTED_BYTES, ByteBudgets
+from sparrow.net.limits.refusals import close_connection
+from sparrow.net.limits.turn_queue import READS_S
 from sparrow.wire.frame import RemotingCommand
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class ReadGate:
     def __init__(self, channel: Channel, budgets: ByteBudgets) -> None:
         self._channel, self._budgets = channel, budgets
         self._loop = asyncio.get_running_loop()
-        self.requests, self.refusals = budgets.requests, budgets.counts
+        self.requests, self.refusals, self.turns = budgets.requests, budgets.counts, budgets.turns
         self.postponed: deque[RemotingCommand] = deque()
         """Requests that wait for the next turn, or until the peer has read the responses to earlier ones."""
         self._postponed_bytes = 0
@@ -52,6 +54,13 @@ class ReadGate:
         self._is_full = False
         """Whether the requests in progress hold too many bytes."""
         self._incomplete_bytes = 0
+        self._has_turn = False
+        """Whether it waits for a turn."""
+
+    @property
+    def host(self) -> str:
+        """The address of the peer, without its port."""
+        return self._channel.host
 
     # -- incoming -----------------------------------------------------------------------------------------------------
 
@@ -65,37 +74,54 @@ class ReadGate:
         """Note that the connection is closed because of what the peer has sent."""
         self.refusals.by_limit[BROKEN_FRAMES] += 1
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether requests that have been read must wait: for earlier ones, or because others have taken long."""
+        return bool(self.postponed) or self.turns.spent_s > READS_S
+
     def postpone(self, commands: Collection[RemotingCommand]) -> None:
         """Let requests wait for the next turn, after those that wait already; read no more until then."""
-        is_waiting = bool(self.postponed)
-        if not commands and is_waiting:
+        if not commands and self.postponed:
             return
         self.postponed += commands
         size = sum(map(request_bytes_of, commands))
         refusal = self.requests.refusal(self._channel.host, size) if self.requests.is_tight else None
         self._hold_postponed(size)
         if refusal is not None:
-            self._channel.refuse(str(refusal))
+            close_connection(self._channel, str(refusal))
             return
         self._channel.pause_reading()
-        if not is_waiting:
-            self._loop.call_soon(self.resume)
+        self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self.turns.wait(self)
 
     def resume(self) -> None:
         """Continue with postponed requests, and then to read, unless there is a cause not to."""
+        if self.postponed:
+            self._wait_for_turn()
+        elif self._may_continue():
+            self._channel.resume_reading()
+
+    def take_turn(self) -> None:
+        """Serve postponed requests for a while."""
+        self._has_turn = False
+        if self.postponed and self._may_continue():
+            self._channel.take(self._take_postponed())
+        if not self.postponed:
+            self.resume()
+
+    def _may_continue(self) -> bool:
         channel = self._channel
         if not channel.is_open or self._is_full:
-            return
+            return False
         if channel.unsent_bytes > self.unsent_bytes_max:
             if not channel.is_blocked:
                 self._loop.call_later(_RESUME_POLL_S, self.resume)
-            return
-        if not self.postponed:
-            channel.resume_reading()
-            return
-        channel.take(self._take_postponed())
-        if not self.postponed:
-            self.resume()
+            return False
+        return True
 
     def _take_postponed(self) -> deque[RemotingCommand]:
         waiting, self.postponed = self.postponed, deque()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from sparrow.model.errors import SparrowError
 from sparrow.net.access.audit_log import AccessRefused, RefusalCause
+
+if TYPE_CHECKING:
+    from sparrow.net.channel import Channel
+
+log = logging.getLogger(__name__)
 
 
 class RefusalCounts:
@@ -32,3 +38,9 @@ class RefusalCounts:
     def access_samples(self) -> list[tuple[tuple[str], float]]:
         """Return the refusals for want of access, as a metric has them: each cause, also if it never happened."""
         return [((cause,), self.by_access[cause]) for cause in get_args(RefusalCause)]
+
+
+def close_connection(channel: Channel, reason: str) -> None:
+    """Close a connection at once, because of a limit, and say why in the log."""
+    log.warning("the connection of %(peer)s is closed: %(reason)s", {"peer": channel.address, "reason": reason})
+    channel.abort()

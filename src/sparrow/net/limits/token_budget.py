@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from sparrow.model.errors import Busy
+from sparrow.net.limits.refusals import close_connection
 
 if TYPE_CHECKING:
     from sparrow.net.channel import Channel
@@ -42,7 +43,7 @@ class TokenBytes:
             reason = f"{self._holds()}, and its peer has not read {self._unsent[largest]} of them"
             self._budget.refused += 1
             self.note_unsent(largest, 0)
-            largest.refuse(reason)
+            close_connection(largest, reason)
 
     def _holds(self) -> str:
         return (

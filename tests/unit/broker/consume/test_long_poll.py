@@ -369,6 +369,21 @@ def pull_of(peer):
     return pull
 
 
+def test_hosts_take_turns_when_many_pulls_are_woken(loop, hasty):
+    greedy = [pull_of(Peer("10.0.0.1")) for _ in range(50)]
+    parked(hasty, *greedy)
+    hasty.notify_growth(Q0, 1)
+    turn(loop, times=5)
+    honest = pull_of(Peer("10.0.0.2"))
+    parked(hasty, honest)
+    hasty.notify_growth(Q0, 2)
+    turn(loop, times=4)
+    assert honest.seen == ["notify_growth"]
+    assert 0 < hasty.count < 50, "the others still wait for their turn"
+    turn(loop, times=200)
+    assert hasty.count == 0
+
+
 def test_a_host_with_fewer_requests_gets_a_place_of_the_host_with_the_most(loop):
     hold = LongPollTable(loop, pulls_max=4)
     greedy = [pull_of(Peer("10.0.0.1")) for _ in range(4)]  # four connections of one host

@@ -67,14 +67,14 @@ class Peer:
     """A connection of an address; it notes that it was closed."""
 
     def __init__(self, host, budget):
-        self.host, self.reason, self._budget = host, None, budget
+        self.host, self.address, self.is_closed, self._budget = host, f"{host}:1", False, budget
 
-    def refuse(self, reason):
-        self.reason = reason
+    def abort(self):
+        self.is_closed = True
         self._budget.forget(self)
 
 
-def test_the_largest_connection_of_the_address_with_the_most_is_closed():
+def test_the_largest_connection_of_the_address_with_the_most_is_closed(caplog):
     budget = ConnectionBytes("unsent responses", "net.unsent_bytes_max", 100)
     many = [Peer("greedy", budget) for _ in range(8)]
     honest = Peer("honest", budget)
@@ -84,9 +84,9 @@ def test_the_largest_connection_of_the_address_with_the_most_is_closed():
     assert budget.total_bytes == 100
     assert budget.share_bytes == 0
     budget.update(many[0], 8)
-    assert honest.reason is None
-    (closed,) = [peer for peer in many if peer.reason is not None]
-    assert "(limit net.unsent_bytes_max = 100), its address 61 of them" in closed.reason
+    assert not honest.is_closed
+    assert sum(peer.is_closed for peer in many) == 1
+    assert "(limit net.unsent_bytes_max = 100), its address 61 of them" in caplog.text
     assert (budget.refused, budget.total_bytes) == (1, 93)
     for peer in (honest, *many):
         budget.forget(peer)
