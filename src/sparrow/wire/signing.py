@@ -23,7 +23,7 @@ import base64
 import hmac
 import secrets
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import cast
 
@@ -35,6 +35,8 @@ from sparrow.wire.headers import EmptyHeader, Header, write
 ACCESS_KEY_FIELD, SIGNATURE_FIELD, COUNT_FIELD = "AccessKey", "Signature", "SignatureCount"
 
 _COUNT_DIGITS_MAX = 19
+_ORDERS_CACHED_MAX = 64
+"""Sets of names whose order is kept: every kind of request has its own."""
 _MAY_BE_UNSIGNED = (
     ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it after signing
     ("__ZONE_NAME", "__ZONE_MODE"),  # Java's zone hook runs after the signing hook
@@ -45,11 +47,10 @@ _MAY_BE_UNSIGNED = (
 
 def signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> str:
     """Return the signature of a request with these ext fields, ignoring an existing one."""
-    signed_text = "".join([fields[name] for name in sorted(fields, key=_java_sort_key) if name != SIGNATURE_FIELD])
+    signed_text = "".join([fields[name] for name in _java_order(tuple(fields))])
     # An unpaired surrogate becomes a question mark, as in Java.
-    digest = hmac.new(secret_key.encode(), signed_text.encode("utf-8", "replace"), "sha1")
-    digest.update(body)
-    return base64.b64encode(digest.digest()).decode()
+    digest = hmac.digest(secret_key.encode(), signed_text.encode("utf-8", "replace") + bytes(body), "sha1")
+    return base64.b64encode(digest).decode()
 
 
 def has_valid_signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
@@ -128,11 +129,9 @@ def accept_once(
 def _signature_for(
     challenge: str, code: int, fields: Mapping[str, str], body: bytes | memoryview, secret_key: str
 ) -> str:
-    parts = [str(code), challenge]
-    for name in sorted(fields):
-        if name != SIGNATURE_FIELD:
-            parts += (name, fields[name])
-    text = f"{len(parts)};" + "".join([f"{len(part)}:{part}" for part in parts])
+    first, labels = str(code), _labels(tuple(fields))
+    text = f"{2 + 2 * len(labels)};{len(first)}:{first}{len(challenge)}:{challenge}"
+    text += "".join([f"{label}{len(value := fields[name])}:{value}" for name, label in labels])
     digest = hmac.digest(secret_key.encode(), text.encode("utf-8", "surrogatepass") + bytes(body), "sha256")
     return base64.b64encode(digest).decode()
 
@@ -147,6 +146,18 @@ def _signed_kind(kind: type[Header], *, has_count: bool = False) -> type[Header]
         more.append(("signature_count", int, msgspec.field(name=COUNT_FIELD)))
     made = msgspec.defstruct(f"Signed{kind.__name__}", more, bases=(kind,), frozen=True, gc=False, kw_only=True)
     return cast(type[Header], made)
+
+
+@lru_cache(_ORDERS_CACHED_MAX)
+def _java_order(names: tuple[str, ...]) -> list[str]:
+    """Return the names of fields that are signed, in Java's order."""
+    return sorted((name for name in names if name != SIGNATURE_FIELD), key=_java_sort_key)
+
+
+@lru_cache(_ORDERS_CACHED_MAX)
+def _labels(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the names of fields that are signed in their order, each with its part of the signed text."""
+    return [(name, f"{len(name)}:{name}") for name in sorted(names) if name != SIGNATURE_FIELD]
 
 
 def _java_sort_key(name: str) -> bytes:
