@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 BATCHES_IN_FLIGHT_MAX = 3
 """While one batch waits for the broker, others use the database."""
+_SEND_S_MIN = 0.2
+"""With less time than this left of their leases, events are released and claimed again, instead of sent."""
 _PROBE_PAUSE_S = 1.0
 """With `circuit_breaker`: pause until the next attempt to reach the broker."""
 _QUIET_S = 30.0
@@ -187,15 +189,15 @@ class EventRelay:
             except Exception as error:
                 failures.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
         async with self._turn:
-            left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
-            if left_s <= 0:
+            left_s = claimed_at + settings.lease_s / 2 - time.monotonic()
+            if left_s <= min(_SEND_S_MIN, settings.lease_s / 10):  # too short: it would count as a failed attempt
                 await context.database.run(
                     lambda db: release_claims(db, context.sql, PUBLISHED_SIDE, [w.claim for w in works])
                 )
                 return
             if envelopes:
                 began = time.perf_counter()
-                outcomes = await self._send(envelopes, left_s)
+                outcomes = await self._send(envelopes, min(left_s, settings.send_timeout_s))
                 context.probe.send_seconds.add(time.perf_counter() - began)
                 done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
                 failures += [
@@ -215,7 +217,13 @@ class EventRelay:
                 with self._context.spans.sending(envelopes):
                     outcomes = await self._context.transport.send(envelopes)
         except TimeoutError:
-            outcomes = [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
+            settings = self._context.settings
+            cause = (
+                ""
+                if timeout_s == settings.send_timeout_s
+                else f", what was left of half a lease ({settings.lease_s:g} s)"
+            )
+            outcomes = [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s{cause}")] * len(envelopes)
         except Exception as error:  # nothing could be tried
             self._note_broker(error)
             return [error] * len(envelopes)
