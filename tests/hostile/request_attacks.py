@@ -72,12 +72,12 @@ async def tiny_messages(target: Target, tally: Tally, count: int) -> None:
     empty = [(0, b"", b"")]
     shapes = [
         empty * 190_000,
-        empty * 20_000,
-        [(0, b"x" * 60_000, b""), *empty * 19_999],  # its first message does not look like one of many
-        [(0, b"x" * (number % 2), b"") for number in range(20_000)],
-        [(0, b"", b"DELAY\x010\x02")] * 20_000,  # has no delay, which only a look at each message tells
-        [(0, b"", b"__REF\x01x\x02")] * 20_000,
-        [(0, b"", b"KEYS\x01a b c d\x02TAGS\x01t\x02")] * 20_000,
+        empty * 10_000,
+        [(0, b"x" * 60_000, b""), *empty * 9_999],  # its first message does not look like one of many
+        [(0, b"x" * (number % 2), b"") for number in range(10_000)],
+        [(0, b"", b"DELAY\x010\x02")] * 10_000,  # has no delay, which only a look at each message tells
+        [(0, b"", b"__REF\x01x\x02")] * 10_000,
+        [(0, b"", b"KEYS\x01a b c d\x02TAGS\x01t\x02")] * 10_000,
     ]
     sends = [
         request(RequestCode.SEND_BATCH_MESSAGE, send_header("hostile-tiny", batch=True), batch.encode(shape))

@@ -155,7 +155,7 @@ class BrokerSettings(Section):
     groups_max: int = Field(default=50_000, ge=1, description="Most consumer groups; more are refused.")
 
     batch_messages_max: int = Field(
-        default=20_000,
+        default=10_000,
         ge=1,
         description="Most messages in one batch send; larger batches are refused.",
     )
