@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import typer
@@ -21,11 +22,22 @@ _SWITCH_INTERVAL_S = 0.001
 """How long a busy thread keeps the event loop waiting for the interpreter, each time the loop has read or written."""
 
 
-def run_until_stopped(serve: ServeUntilStopped) -> None:
-    """Run `serve` on an event loop of its own, and set its event on the first signal."""
+def run_until_stopped(serve: ServeUntilStopped, *, has_user_code: bool = False) -> None:
+    """Run `serve` on an event loop of its own, and set its event on the first signal.
+
+    `has_user_code`: the process runs handlers of users, which may leave more to Python's garbage collector than we do.
+    """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve_with_signals(serve))
+        runner.run(_serve_with_signals(serve if has_user_code else partial(_serve_with_rare_collections, serve)))
+
+
+async def _serve_with_rare_collections(serve: ServeUntilStopped, stop: asyncio.Event) -> None:
+    collecting = asyncio.create_task(keep_collections_rare(), name="garbage collection")
+    try:
+        await serve(stop)
+    finally:
+        collecting.cancel()
 
 
 async def _serve_with_signals(serve: ServeUntilStopped) -> None:
@@ -39,11 +51,7 @@ async def _serve_with_signals(serve: ServeUntilStopped) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    collecting = asyncio.create_task(keep_collections_rare(), name="garbage collection")
-    try:
-        await serve(stop)
-    finally:
-        collecting.cancel()
+    await serve(stop)
 
 
 def stop_on_stdin_eof(stop: asyncio.Event) -> None:

@@ -60,7 +60,7 @@ def worker(
     # A person who reads that something fails must also read that it is over, which is logged at INFO.
     logging.getLogger("sparrow.bus.telemetry.finding_log").setLevel(logging.INFO)
     server = None if health_port is None else HealthServer(found, host=health_host, port=health_port)
-    lifecycle.run_until_stopped(lambda stop: _serve(found, server, stop))
+    lifecycle.run_until_stopped(lambda stop: _serve(found, server, stop), has_user_code=True)
 
 
 async def _serve(bus: EventBus, server: HealthServer | None, stop: asyncio.Event) -> None:
