@@ -5,9 +5,12 @@ try:  # the same checksum, several times faster; there are wheels for common pla
 except ImportError:  # pragma: no cover
     from zlib import crc32
 
-__all__ = ["body_crc", "crc32"]
+__all__ = ["CRC_MASK", "body_crc", "crc32"]
+
+CRC_MASK = 0x7FFF_FFFF
+"""Java masks the sign bit."""
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """Return 31 bits of the CRC-32, because Java masks the sign bit."""
-    return crc32(body) & 0x7FFFFFFF
+    """Return 31 bits of the CRC-32."""
+    return crc32(body) & CRC_MASK

@@ -282,17 +282,10 @@ def _with_extra(members: _Members, extra: bytes) -> tuple[list[RowPart], Ints]:
 
 # -- the answer to a batch --------------------------------------------------------------------------------------------
 
+_OFFSET_BYTES = 8
+
 
 def joined_offset_ids(prefix: str, physical_offsets: Any) -> str:
     """Return the offset ids of a batch, joined by commas. `prefix` comes from `message_ids.offset_id_prefix`."""
-    offsets = np.asarray(physical_offsets, ">i8")
-    template = f"{prefix}{0:016X},".encode("ascii")
-    an_id = np.dtype({"names": ["offset"], "formats": ["V16"], "offsets": [len(prefix)], "itemsize": len(template)})
-    joined = repeat_struct(
-        an_id, len(offsets), template=template, offset=np.take(_HEX, offsets.view(np.uint8)).view("V16")
-    )
-    return str(joined.view(np.uint8)[:-1].data, "ascii")
-
-
-_HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
-"""The two hexadecimal digits of each byte."""
+    offsets = np.asarray(physical_offsets, ">i8").tobytes()
+    return prefix + offsets.hex(",", _OFFSET_BYTES).upper().replace(",", f",{prefix}") if offsets else ""

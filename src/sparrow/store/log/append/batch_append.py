@@ -16,7 +16,7 @@ from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.spi import AppendResult, BatchFields
 from sparrow.wire import batch as batch_codec
 from sparrow.wire import record
-from sparrow.wire.checksum import body_crc
+from sparrow.wire.checksum import CRC_MASK, crc32
 from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
@@ -51,7 +51,10 @@ def append_batch(
         raise TooLarge("the batch", total, writer.log.segment_bytes - BLANK_RECORD_BYTES)
     sys_flag = common.sys_flag & ~record.IPV6_FLAGS | host_flags
     pack, born_ms, born_host, retries = layout.pack, common.born_ms, common.born_host, common.reconsume_times
-    codes = [tags_code_in(member[3]) for member in members] if delay_ms is None else None
+    codes: list[int] | None = None
+    if delay_ms is None:  # searching the whole batch once is cheaper than searching each message
+        has_tags = b"TAGS" in batch or b"TAGS" in common.extra_properties
+        codes = [tags_code_in(member[3]) for member in members] if has_tags else [0] * len(members)
     parts: list[bytes] = []
     places: list[int] = []
     entries: list[bytes] = []
@@ -69,7 +72,7 @@ def append_batch(
             fixed = pack(
                 size,
                 record.MAGIC_V1,
-                body_crc(body),
+                crc32(body) & CRC_MASK,
                 queue_id,
                 flag,
                 offset,
