@@ -29,6 +29,7 @@ from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, Miss
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import draft_of_row, row_of_draft, rows_of_drafts
+from sparrow.store.sql.state import committed_offsets
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
 from sparrow.wire import record
@@ -577,6 +578,21 @@ async def test_offset_rows_are_found_by_group_and_not_by_id(store, open_store):
     await other.offsets.commit("g1", HIGH, 8)
     await other.offsets.flush()
     assert await column(other, "offset", "offset_testtopic") == [8, 2]
+
+
+async def test_a_commit_is_outdated_after_a_pause_that_the_loop_has_not_noticed(store, open_store, monkeypatch):
+    """A process that was stopped continues in the middle of an iteration of its event loop, whose time stood still."""
+    other = await open_store()
+    await other.offsets.commit("g", HIGH, 7)
+    await other.offsets.flush()
+    loop = asyncio.get_running_loop()
+    stopped_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: stopped_s)
+    monkeypatch.setattr(committed_offsets, "FRESH_COMMIT_S", 0.0)
+    store.offsets.commit_nowait("g", HIGH, 3)
+    found = await store.offsets.committed("g", HIGH)
+    monkeypatch.undo()
+    assert found == 7
 
 
 async def test_a_group_has_exactly_one_offset_row_per_priority(store, open_store):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -101,13 +102,13 @@ class Leadership:
             except Exception as bug:  # the loop must continue, to notice below that the lease has expired
                 if self._failures.is_due("renew", type(bug)):
                     log.error("the lease cannot be renewed because of a bug; retrying", exc_info=bug)
-            unrenewed_s = asyncio.get_running_loop().time() - self._held_at
+            unrenewed_s = time.monotonic() - self._held_at
             if self._running and unrenewed_s > lease_s * (_LEASE_QUARTERS - 1) / _LEASE_QUARTERS:
                 log.warning("stepping down: the lease was not renewed in time and may have another owner")
                 await self._step_down()
 
     async def _renew(self) -> None:
-        begun = asyncio.get_running_loop().time()
+        begun = time.monotonic()
         epoch = await self._store.leases.acquire(LEADER_LEASE)
         if epoch is not None:
             self._store.epoch = epoch

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
@@ -79,7 +80,8 @@ class _Commit(NamedTuple):
     @property
     def age_s(self) -> float:
         """Seconds since the commit."""
-        return asyncio.get_running_loop().time() - self.committed_at
+        # Not the loop's clock: uvloop's stands still during an iteration, in which the process may have paused.
+        return time.monotonic() - self.committed_at
 
     @property
     def may_be_outdated(self) -> bool:
@@ -141,7 +143,7 @@ class CommittedOffsets:
         self._known[group, queue] = QueueOffset(offset)
         self._newest_arrival[group, queue] = arrival
         self._unsaved[group, queue] = _Commit(
-            QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before, lane.number
+            QueueOffset(offset), time.monotonic(), before is not None and offset < before, lane.number
         )
         self._flush_in(FLUSH_INTERVAL_S)
         return before
