@@ -53,6 +53,7 @@ def start(spark: SparkSession, name_servers: str, plan: Plan) -> StreamingQuery:
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(ROWS_A_BATCH))
         .option("targetRowsPerTask", "0")  # one task per queue, so that the shuffle has rows to mix
+        .option("fetchOffset.numRetries", "150")  # the broker may have been killed just now
         .load()
     )
     rows: DataFrame = source.repartition(2, "keys") if plan.is_shuffled else source

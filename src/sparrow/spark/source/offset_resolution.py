@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sparrow.model.errors import Refused, SparrowError, Unavailable
+from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.spark.source.metadata import QueueExtents, SourceMetadata, fetch_extents
 from sparrow.spark.source.options import EARLIEST_OFFSET, GROUP_PREFIX, LATEST_OFFSET, OffsetsByQueue, SourceOptions
 from sparrow.wire.bodies import QueueRef
@@ -13,11 +13,11 @@ ResolvedOffsets = dict[QueueRef, int]
 
 
 def fetch_extents_with_retries(options: SourceOptions, metadata: SourceMetadata) -> QueueExtents:
-    """Call `fetch_extents`, and retry while a broker is unavailable."""
+    """Call `fetch_extents`, and retry while a broker is unavailable. Its topics may be unknown meanwhile, too."""
     for left in range(options.offset_retries, -1, -1):
         try:
             return fetch_extents(options, metadata, is_fresh=True)
-        except (Unavailable, TimeoutError):
+        except (Unavailable, UnknownTopic, TimeoutError):
             if not left:
                 raise
             time.sleep(options.offset_retry_ms / 1000)
