@@ -50,6 +50,9 @@ ATTACKS = [
     Attack(frame_attacks.slow_readers, 10, 100, "6"),
     Attack(request_attacks.long_poll_places, 2_000, 200_000, "6"),
     Attack(request_attacks.foreign_locks, 50, 2_000, "6"),
+    # Before attacks that leave 50,000 groups behind: lists of all groups take long then.
+    Attack(floods.broker_flood, 20, 2_000),
+    Attack(floods.name_server_flood, 40, 2_000),
     Attack(request_attacks.foreign_offsets, 1_000, 100_000, "7"),
     Attack(request_attacks.new_topics, 100, 4_000, "8"),
     Attack(request_attacks.long_names, 10, 500, "11"),
@@ -57,8 +60,6 @@ ATTACKS = [
     Attack(frame_attacks.garbage, 20, 1_000),
     Attack(frame_attacks.connection_churn, 100, 5_000),
     Attack(frame_attacks.idle_connections, 300, 20_000, "13"),
-    Attack(floods.broker_flood, 20, 2_000),
-    Attack(floods.name_server_flood, 40, 2_000),
     Attack(console_attacks.slow_http_requests, 50, 1_000),
     Attack(console_attacks.endless_http_bodies, 3, 20),
     Attack(console_attacks.http_flood, 20, 500),
