@@ -111,6 +111,10 @@ def decode_ext_fields(ext: ExtFields) -> Mapping[str, str]:
     if not isinstance(ext, Raw):
         return ext
     try:
+        return _read_texts(ext)
+    except (ValueError, RecursionError):
+        pass  # some clients send numbers, or nulls
+    try:
         found = _read_fields(ext)
     except (ValueError, RecursionError) as cause:
         raise BadRequest("the header", "extFields", f"is not a map of texts: {cause}") from cause
@@ -124,6 +128,7 @@ def _text(value: str | int | float | bool) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
+_read_texts = msgspec.json.Decoder(dict[str, str]).decode
 _read_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None).decode
 
 

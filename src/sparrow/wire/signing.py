@@ -19,9 +19,9 @@ And ours, which is valid once and on one connection only:
 
 from __future__ import annotations
 
-import base64
 import hmac
 import secrets
+from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from itertools import combinations
@@ -37,6 +37,7 @@ ACCESS_KEY_FIELD, SIGNATURE_FIELD, COUNT_FIELD = "AccessKey", "Signature", "Sign
 _COUNT_DIGITS_MAX = 19
 _ORDERS_CACHED_MAX = 64
 """Sets of names whose order is kept: every kind of request has its own."""
+_KEYS_CACHED_MAX = 256
 _MAY_BE_UNSIGNED = (
     ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it after signing
     ("__ZONE_NAME", "__ZONE_MODE"),  # Java's zone hook runs after the signing hook
@@ -49,8 +50,10 @@ def signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: s
     """Return the signature of a request with these ext fields, ignoring an existing one."""
     signed_text = "".join([fields[name] for name in _java_order(tuple(fields))])
     # An unpaired surrogate becomes a question mark, as in Java.
-    digest = hmac.digest(secret_key.encode(), signed_text.encode("utf-8", "replace") + bytes(body), "sha1")
-    return base64.b64encode(digest).decode()
+    digest = _keyed(secret_key, "sha1").copy()
+    digest.update(signed_text.encode("utf-8", "replace"))
+    digest.update(body)
+    return b2a_base64(digest.digest(), newline=False).decode()
 
 
 def has_valid_signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
@@ -132,8 +135,16 @@ def _signature_for(
     first, labels = str(code), _labels(tuple(fields))
     text = f"{2 + 2 * len(labels)};{len(first)}:{first}{len(challenge)}:{challenge}"
     text += "".join([f"{label}{len(value := fields[name])}:{value}" for name, label in labels])
-    digest = hmac.digest(secret_key.encode(), text.encode("utf-8", "surrogatepass") + bytes(body), "sha256")
-    return base64.b64encode(digest).decode()
+    digest = _keyed(secret_key, "sha256").copy()
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    digest.update(body)
+    return b2a_base64(digest.digest(), newline=False).decode()
+
+
+@lru_cache(_KEYS_CACHED_MAX)
+def _keyed(secret_key: str, algorithm: str) -> hmac.HMAC:
+    """Return the HMAC of no data, to be copied: the key costs more than a small request."""
+    return hmac.new(secret_key.encode(), digestmod=algorithm)
 
 
 @cache
