@@ -18,7 +18,7 @@ ServeUntilStopped = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
 
 _INTERRUPTED_EXIT_CODE = 130
-_SWITCH_INTERVAL_S = 0.001
+_SWITCH_INTERVAL_S = 0.002
 """How long a busy thread keeps the event loop waiting for the interpreter, each time the loop has read or written."""
 
 
