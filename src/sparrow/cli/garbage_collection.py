@@ -46,11 +46,12 @@ class FullCollections:
 async def keep_collections_rare() -> None:
     """Replace Python's own full collections, until cancelled."""
     young, middle, old = gc.get_threshold()
-    if sys.version_info < (3, 14):  # later versions collect in small steps
-        gc.set_threshold(young, middle, _NEVER)
+    gc.set_threshold(young, middle, _NEVER)  # without effect from Python 3.14 on, which collects in small steps
     try:
         await asyncio.sleep(START_S)
         gc.freeze()
+        if sys.version_info >= (3, 14):
+            return
         collections = FullCollections()
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -218,12 +218,10 @@ class EventRelay:
                     outcomes = await self._context.transport.send(envelopes)
         except TimeoutError:
             settings = self._context.settings
-            cause = (
-                ""
-                if timeout_s == settings.send_timeout_s
-                else f", what was left of half a lease ({settings.lease_s:g} s)"
-            )
-            outcomes = [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s{cause}")] * len(envelopes)
+            is_whole = timeout_s == settings.send_timeout_s
+            limit = "send_timeout_s" if is_whole else f"what was left of half a lease of {settings.lease_s:g} s"
+            reason = f"the broker did not acknowledge within {timeout_s:.1f} s ({limit})"
+            outcomes = [Unavailable(reason)] * len(envelopes)
         except Exception as error:  # nothing could be tried
             self._note_broker(error)
             return [error] * len(envelopes)

@@ -54,8 +54,8 @@ class ReadGate:
         self._is_full = False
         """Whether the requests in progress hold too many bytes."""
         self._incomplete_bytes = 0
-        self._has_turn = False
-        """Whether it waits for a turn."""
+        self._awaits_turn = False
+        """Whether the turn queue has it."""
 
     @property
     def host(self) -> str:
@@ -94,8 +94,8 @@ class ReadGate:
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        if not self._has_turn:
-            self._has_turn = True
+        if not self._awaits_turn:
+            self._awaits_turn = True
             self.turns.wait(self)
 
     def resume(self) -> None:
@@ -107,7 +107,7 @@ class ReadGate:
 
     def take_turn(self) -> None:
         """Serve postponed requests for a while."""
-        self._has_turn = False
+        self._awaits_turn = False
         if self.postponed and self._may_continue():
             self._channel.take(self._take_postponed())
         if not self.postponed:

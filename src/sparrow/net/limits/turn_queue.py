@@ -8,10 +8,13 @@ together, so that all others are read in between. Addresses get equal shares of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 TURNS_S = 0.005
 """How long the connections that wait are served in one iteration of the event loop."""
@@ -77,7 +80,10 @@ class TurnQueue:
             taker = takers.popleft()
             if not takers:
                 del self._waiting[host]
-            taker.take_turn()  # it may wait again
+            try:
+                taker.take_turn()  # it may wait again
+            except Exception:  # all others still want their turns
+                log.exception("requests of %(host)s failed in their turn", {"host": host})
             now_s = self._now_s()
             self._served_s[host] += now_s - began_s
             began_s = now_s

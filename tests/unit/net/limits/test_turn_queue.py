@@ -82,6 +82,25 @@ async def test_an_iteration_of_the_loop_is_held_for_a_few_milliseconds():
     assert not turns._served_s, "nothing is kept of addresses that wait no more"
 
 
+async def test_a_turn_that_fails_does_not_end_those_of_others():
+    clock = Clock()
+    turns, served = TurnQueue(clock), []
+
+    class Failing:
+        host = "broken"
+
+        def take_turn(self):
+            raise RuntimeError("a bug")
+
+    turns.wait(Failing())
+    turns.wait(Taker("a", 3, 0.006, turns, clock, served))
+    await all_served(turns)
+    assert served == ["a"] * 3
+    turns.wait(Taker("b", 1, 0.006, turns, clock, served))
+    await all_served(turns)
+    assert served[-1] == "b"
+
+
 async def test_many_connections_with_heavy_requests_hold_up_others_for_a_few_requests():
     """The modest peer has another address; one heavy request of each connection takes longer than a turn."""
     greedy_count, served = 40, []
@@ -105,7 +124,7 @@ async def test_many_connections_with_heavy_requests_hold_up_others_for_a_few_req
         for _ in range(5):
             before = len(served)
             await modest.request(RemotingCommand(ECHO))
-            assert served[before:].count(HEAVY) <= 8
+            assert served[before:].count(HEAVY) <= 20, "not those of all connections"
         assert served.count(HEAVY) < 3 * greedy_count, "they were still waiting"
         await eventually(lambda: served.count(HEAVY) == 3 * greedy_count)
         for _, writer in greedy:

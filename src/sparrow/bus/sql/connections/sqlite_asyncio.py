@@ -25,6 +25,8 @@ def connect(database: str, **options: Any) -> QuickConnection:
 
 
 class QuickConnection(Connection):
+    """A connection whose cursors open and close themselves in the calls that execute statements."""
+
     @contextmanager
     async def cursor(self) -> Cursor:
         """Return a cursor; its thread opens it with the first statement."""
