@@ -87,8 +87,11 @@ class Channel(asyncio.Protocol):
         """When bytes were last sent or received, on the loop's clock."""
         self.read_began_s = 0.0
         """When the requests that are being dispatched arrived, by `time.monotonic`."""
-        self.on_read_end: Callable[[Channel], None] | None = None
-        """Called once, when the requests of this read are dispatched and the responses that are ready are written."""
+        self.on_read_end: Callable[[float], None] | None = None
+        """Called once, when the requests of this read are dispatched and the responses that are ready are written.
+
+        Its argument is the time since they arrived, in seconds.
+        """
         self.requests_in_progress = 0
         """Requests of the peer that are being handled."""
         self.ready_bytes = 0
@@ -262,7 +265,7 @@ class Channel(asyncio.Protocol):
         stream = self._stream
         commands = stream.feed(data)
         gate = self.gate
-        if gate is not None:
+        if gate is not None and (stream.held_bytes or gate.incomplete_bytes):
             gate.note_incomplete(stream.held_bytes, is_new=bool(commands))
         if gate is not None and commands and gate.must_wait:
             gate.postpone(commands)
@@ -306,11 +309,12 @@ class Channel(asyncio.Protocol):
         self._is_flushing = was_flushing
         if not was_flushing:
             self._flush()
+        now_s = time.monotonic()
         on_read_end = self.on_read_end
         if on_read_end is not None:
             self.on_read_end = None
-            on_read_end(self)
-        if gate is not None and (held_s := time.monotonic() - began_s) > NOTED_S:
+            on_read_end(now_s - self.read_began_s)
+        if gate is not None and (held_s := now_s - began_s) > NOTED_S:
             gate.turns.note(held_s)
             if self.watchdog is not None and held_s > self.watchdog.limit_s:
                 served = islice(commands, len(commands) - len(gate.postponed))

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from sparrow.net.channel import Channel
 from sparrow.telemetry.histogram import DurationHistogram
 from sparrow.telemetry.metric import HistogramValue
 from sparrow.telemetry.metrics.rocketmq import RPC_BOUNDS_MS
@@ -43,9 +42,9 @@ class RequestMeter:
         """What a channel calls at the end of a read with such requests."""
         self._by_code: dict[int, DurationHistogram] = {}
 
-    def _count_answered(self, channel: Channel) -> None:
+    def _count_answered(self, duration_s: float) -> None:
         """Count the requests that were answered at once, with the time that their read took."""
-        duration_ms = (monotonic() - channel.read_began_s) * 1000
+        duration_ms = duration_s * 1000
         bucket = bisect_left(METER_BOUNDS_MS, duration_ms) if duration_ms > METER_BOUNDS_MS[0] else 0
         answered, by_code = self.answered, self._by_code
         while answered:

@@ -30,15 +30,10 @@ class Connection:
         self._pieces: list[bytearray | memoryview] = []  # what follows the prefix
         self._missing = 0  # bytes until the frame is complete, once its prefix is
         self._shape = (0, 0, 0)  # its size, serialization and header length
+        self.held_bytes = 0
+        """The buffered bytes of an incomplete frame. If not 0 when the peer closes, a frame was cut off."""
         self.error: ProtocolError | None = None
         """The protocol error that ended the stream. Commands before it have been returned."""
-
-    @property
-    def held_bytes(self) -> int:
-        """The buffered bytes of an incomplete frame. If not 0 when the peer closes, a frame was cut off."""
-        if len(self._start) < FRAME_PREFIX_BYTES:
-            return len(self._start)
-        return self._shape[0] - self._missing
 
     def feed(self, data: bytes) -> list[RemotingCommand]:
         """Return the commands that `data` completes. Once `error` is set, answer these and close the connection."""
@@ -66,8 +61,7 @@ class Connection:
                 self._keep(data, at)
         except ProtocolError as error:
             self.error = error
-            self._start.clear()
-            self._pieces.clear()
+            self._forget()
         return commands
 
     def _resume(self, data: bytes, commands: list[RemotingCommand]) -> int:
@@ -91,6 +85,7 @@ class Connection:
     def _take_start(self, data: bytes, at: int) -> int:
         until = min(len(data), at + FRAME_PREFIX_BYTES - len(self._start))
         self._start += data[at:until]
+        self.held_bytes += until - at
         if len(self._start) == FRAME_PREFIX_BYTES:
             self._shape = read_frame_prefix(self._start, 0, self._frame_bytes_max, self._header_bytes_max)
             self._missing = self._shape[0] - FRAME_PREFIX_BYTES
@@ -100,6 +95,7 @@ class Connection:
         if at == until:
             return
         self._missing -= until - at
+        self.held_bytes += until - at
         if until - at >= SMALL_PIECE_BYTES:
             self._pieces.append(memoryview(data)[at:until])
         elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
@@ -117,6 +113,11 @@ class Connection:
                 piece = memoryview(piece)[wanted:]
             body.append(piece)
         command = decode_header_and_body(serialization, bytes(header), b"".join(body))
+        self._forget()
+        return command
+
+    def _forget(self) -> None:
+        """Forget the incomplete frame."""
         self._start.clear()
         self._pieces.clear()
-        return command
+        self.held_bytes = 0

@@ -23,6 +23,8 @@ def choose_queue(request: SendMessage, topic: Topic) -> Queue:
     queue_id, in_lanes = request.queue_id, has_lanes(topic)
     if queue_id < 0:
         queue_id = randrange(topic.write_queues)
-    elif queue_id >= (count := topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
+    elif queue_id >= topic.write_queues and (in_lanes or queue_id >= topic.read_queues):
+        count = topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)
         raise Refused(f"topic {topic.name!r} has no queue {queue_id}: its queues are 0 to {count - 1}")
-    return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
+    queue = Queue(topic.name, queue_id)
+    return lane_queue(queue, request.properties) if in_lanes else queue

@@ -43,7 +43,6 @@ from sparrow.model.protocol import (
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
-    PROPERTY_WAIT_STORED,
     RETRY_TOPIC_PREFIX,
 )
 from sparrow.model.queue import Queue
@@ -60,6 +59,7 @@ from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import encode, property_value, set_properties
 from sparrow.wire.record import HIDDEN_FLAG
 
+_SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _WRITTEN = (FlushTimeout, ReplicationTimeout, NoFollower)
 """The message is written, but is not as safe as the policy demands. RocketMQ's clients get a result, not an error."""
 
@@ -108,7 +108,7 @@ class SendHandler:
         if topic is None:
             return self._to_new_topic(request, command, channel)
         queue = choose_queue(request, topic)
-        if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+        if request.batch or command.code == _SEND_BATCH:
             batched = self._append_batch(request, command, channel, queue)
             if not isinstance(batched, AppendResult):
                 return self._answer_later(request, command, channel, None, batched)
@@ -265,7 +265,7 @@ class SendHandler:
             self._events.count_special_send(
                 request.topic, stored_topic, request.properties, count=count, size_bytes=size_bytes
             )
-        if PROPERTY_WAIT_STORED in request.properties and wants_no_wait(request.properties):
+        if wants_no_wait(request.properties):
             return self._encode_sent(command, queue, appended, properties)
         durable = self._store.when_durable(appended.end)
         if durable is None:

@@ -12,8 +12,9 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_WAIT_STORED,
 )
-from sparrow.wire.properties import has_property, property_value
+from sparrow.wire.properties import NAME_SEPARATOR, has_property, property_value
 
+_NO_WAIT = f"{PROPERTY_WAIT_STORED}{NAME_SEPARATOR}false"
 _DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 
 
@@ -53,4 +54,5 @@ def is_delayed(properties: bytes) -> bool:
 
 def wants_no_wait(properties: str) -> bool:
     """Return whether the sender wants the answer before the message is durable."""
-    return property_value(properties.encode(), PROPERTY_WAIT_STORED) == "false"
+    # The first condition costs little, and is false for nearly every message.
+    return _NO_WAIT in properties and property_value(properties.encode(), PROPERTY_WAIT_STORED) == "false"

@@ -53,7 +53,8 @@ class ReadGate:
         """Bytes of requests that are held but not counted yet: counting each send would cost too much."""
         self._is_full = False
         """Whether the requests in progress hold too many bytes."""
-        self._incomplete_bytes = 0
+        self.incomplete_bytes = 0
+        """Bytes of a frame that is not whole, as noted last."""
         self._awaits_turn = False
         """Whether the turn queue has it."""
 
@@ -65,10 +66,9 @@ class ReadGate:
     # -- incoming -----------------------------------------------------------------------------------------------------
 
     def note_incomplete(self, held_bytes: int, *, is_new: bool) -> None:
-        """Note the bytes of a frame that is not whole. `is_new`: it is another frame than before."""
-        if held_bytes or self._incomplete_bytes:
-            self._incomplete_bytes = held_bytes
-            self._budgets.incomplete_frames.note(self._channel, held_bytes, is_new=is_new)
+        """Note the bytes of a frame that is not whole; 0: it is whole now. `is_new`: it is another one than before."""
+        self.incomplete_bytes = held_bytes
+        self._budgets.incomplete_frames.note(self._channel, held_bytes, is_new=is_new)
 
     def note_broken_frame(self) -> None:
         """Note that the connection is closed because of what the peer has sent."""

@@ -207,7 +207,7 @@ class LogStore:
         """Return a future that is done once the log is on disk, or committed, up to `end`; None if there is no wait."""
         if self.replica.when_committed is not None:
             return self.replica.when_committed(end)
-        return self.replica.when_flushed(end)
+        return None if self.settings.flush == "async" else self._flusher.when_durable(end)
 
     def _appendable(self, queue: Queue) -> ConsumeQueue:
         found = self._queues.get(queue)

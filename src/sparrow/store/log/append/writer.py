@@ -185,7 +185,9 @@ class LogWriter:
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
         if len(draft.body) > self.message_bytes_max and not queue.is_internal:
             raise TooLarge("the body", len(draft.body), self.message_bytes_max)
-        check_properties(draft.properties)
+        properties = draft.properties
+        if len(properties) > PROPERTIES_BYTES_MAX or not properties.isascii():
+            check_properties(properties)
 
     # -- encoded records ----------------------------------------------------------------------------------------------
 
@@ -314,7 +316,9 @@ class LogWriter:
 
     def store_ms(self) -> int:
         """Return the next store time. It never goes back, so order by time is order by offset."""
-        self.newest_ms = max(self.newest_ms, self._now_ms())
+        now_ms = self._now_ms()
+        if now_ms > self.newest_ms:
+            self.newest_ms = now_ms
         return self.newest_ms
 
     def publish_growth(self, queue: ConsumeQueue, end: int) -> None:

@@ -133,10 +133,10 @@ class CommitLog:
 
     def write(self, segment: Segment, data: bytes) -> None:
         """Copy records to the offset that `allocate` returned, and advance `written`."""
-        at = self.written - segment.base
+        at, mapping = self.written - segment.base, segment.mapping
         end = at + len(data)
-        segment.mapping[at + RECORD_PREFIX_BYTES : end] = data[RECORD_PREFIX_BYTES:]
-        segment.mapping[at : at + RECORD_PREFIX_BYTES] = data[:RECORD_PREFIX_BYTES]
+        mapping[at + RECORD_PREFIX_BYTES : end] = data[RECORD_PREFIX_BYTES:]
+        mapping[at : at + RECORD_PREFIX_BYTES] = data[:RECORD_PREFIX_BYTES]
         self.written = PhysicalOffset(segment.base + end)
 
     def advance(self, size: int) -> None:
