@@ -52,7 +52,10 @@ class LogSettings(Section):
     hot_bytes: int = Field(
         default=GIB,
         ge=0,
-        description="Bytes before the end of the log that are read on the event loop, without a thread.",
+        description=(
+            "Bytes before the end of the log that are returned as they are in memory. Older ones are checked, and read in"
+            " a thread unless the page cache has them."
+        ),
     )
 
     checkpoint_interval_ms: int = Field(default=10_000, ge=1, description="Interval of checkpoints.")

@@ -1,13 +1,15 @@
 """The reader: reads records of queues, hot ones from the mapping, all others from the files with a check.
 
-Bytes that this process wrote, or checked when it opened the store, are returned as they are in memory. Everything older
-is read in threads, and a record whose structure, position or checksum is wrong is skipped.
+1. Hot records, which this process wrote not long ago, are returned as they are in memory.
+2. A few older ones are read at once if the page cache has them, and nothing is wrong with them.
+3. Everything else is read in threads, and a record whose structure, position or checksum is wrong is skipped.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ import numpy.typing as npt
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.page_cache import read_ahead, read_cached
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
 from sparrow.wire.record import PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RECORD_BYTES_MIN
@@ -27,8 +30,17 @@ Ints = npt.NDArray[np.int64]
 _FEW_ENTRIES = 1024
 _EXAMINED_MIN = 800
 """Entries that one read examines at least when it filters by tags."""
+_CACHED_BYTES_MAX = 1 << 20
+"""More bytes than this are read in a thread, even if the page cache has them."""
+_CACHED_RUNS_MAX = 64
+_CLOSE_BYTES = 256 * 1024
+"""Records that lie so close together are read in one piece, with what lies between them."""
+_READ_AHEAD_BYTES = 2 << 20
+"""What a reader of old records gets into the page cache beforehand."""
 _SAMPLED = 64
 """Entries from which the mean record size is estimated."""
+_PLACE = Struct(">i8xi4xqq")
+"""The fields of a record that say where it belongs: size, queue id, queue offset, physical offset."""
 
 
 class LogReader:
@@ -58,18 +70,21 @@ class LogReader:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
         assert queue is not None, "an unknown queue is empty"
         is_warm = queue.is_warm(offset)
-        if hot_only and not is_warm:
-            return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         examined = min(examined, bounds.end - offset)
         if tags_codes is None and examined > _FEW_ENTRIES:
+            if hot_only and not is_warm:
+                return None
             examined = min(examined, _fitting(queue, offset, bytes_max))
-        raw = queue.entries(offset, examined)
-        if is_warm and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
+        raw = queue.entries_nowait(offset, examined) if hot_only else queue.entries(offset, examined)
+        if raw is not None and (is_warm or hot_only) and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
             places, sizes, next_offset = _choose_few(raw, offset, count_max, bytes_max, tags_codes)
-            if not places or places[0] >= self._hot_from:
+            if is_warm and (not places or places[0] >= self._hot_from):
                 return Slice(self._views(places, sizes), sizes, QueueOffset(next_offset), bounds)
-        if hot_only:
+            if hot_only:
+                views = self._cached(queue, places, sizes, offset, next_offset)
+                return None if views is None else Slice(views, sizes, QueueOffset(next_offset), bounds)
+        if raw is None or hot_only:
             return None
         return self._checked(queue, raw, offset, count_max, bytes_max, tags_codes)
 
@@ -95,6 +110,56 @@ class LogReader:
         assert segment is not None, "hot records are in an open segment"
         return segment.view[start - segment.base : end - segment.base]
 
+    def _cached(
+        self, queue: ConsumeQueue, places: list[int], sizes: list[int], offset: int, next_offset: int
+    ) -> list[memoryview] | None:
+        """Return records if the page cache has them, and all are sound; else None.
+
+        `offset` and `next_offset` are the range of their queue offsets.
+        """
+        read = self._read_cached(places, sizes)
+        if read is None:
+            return None
+        data, starts = read
+        queue_id = queue.queue.id
+        for start, place, size in zip(starts, places, sizes, strict=True):
+            found_size, found_id, found_offset, found_place = _PLACE.unpack_from(data, start)
+            if found_size != size or found_place != place or found_id != queue_id or found_offset < offset:
+                return None
+            offset = found_offset + 1
+        if offset > next_offset:
+            return None
+        if min(places) < self.checked_from:  # see `_checked`
+            base = np.array(places, np.int64) - starts
+            if not columns.find_valid(data, starts, base=base, topic=queue.topic_bytes).all():
+                return None
+        view = memoryview(data)
+        return [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+    def _read_cached(self, places: list[int], sizes: list[int]) -> tuple[bytearray | bytes, list[int]] | None:
+        """Return bytes with the records, and where in them each starts; None if that needs the disk."""
+        total = sum(sizes)
+        segment = self._log.segment_at(places[0]) if places and min(sizes) >= RECORD_BYTES_MIN else None
+        if segment is None or total > _CACHED_BYTES_MAX or places != sorted(places):
+            return None
+        first, end = places[0], places[-1] + sizes[-1]
+        if end > min(segment.end, self._log.written):
+            return None
+        if end - first <= max(total, _CLOSE_BYTES):
+            data = read_cached(segment.fd, first - segment.base, end - first)
+            return None if data is None else (data, [place - first for place in places])
+        if len(places) > _CACHED_RUNS_MAX:
+            return None
+        parts, starts, length = [], [], 0
+        for place, size in zip(places, sizes, strict=True):
+            part = read_cached(segment.fd, place - segment.base, size)
+            if part is None:
+                return None
+            parts.append(part)
+            starts.append(length)
+            length += size
+        return b"".join(parts), starts
+
     def _checked(
         self,
         queue: ConsumeQueue,
@@ -115,6 +180,8 @@ class LogReader:
         self._report(queue.queue, places[~is_there].tolist())
         places, sizes, offsets = places[is_there], sizes[is_there], (rows + offset)[is_there]
         data, starts = self._gathered(places, sizes), columns.starts_from_sizes(sizes)
+        if len(places):
+            self._read_ahead(int(places[-1] + sizes[-1]))
         is_sound = (sizes >= RECORD_BYTES_MIN) & _is_at_home(data, starts, sizes, places, offsets, queue.queue.id)
         if len(places) and places.min() < self.checked_from:
             # Older than this process: the bytes were not checked since they were read from the disk.
@@ -133,6 +200,12 @@ class LogReader:
         if segment is None or places.min() < segment.base or ends.max() > segment.end:
             return memoryview(b"".join(self._log.read(start, end - start) for start, end in _runs(places, sizes)))
         return columns.join_slices(segment.view, places - segment.base, ends - segment.base)
+
+    def _read_ahead(self, physical_offset: int) -> None:
+        """Get what follows into the page cache: a reader of old records will need it next."""
+        segment = self._log.segment_at(physical_offset)
+        if segment is not None and physical_offset < self._hot_from:
+            read_ahead(segment.fd, physical_offset - segment.base, _READ_AHEAD_BYTES)
 
     def _report(self, queue: Queue, physical_offsets: list[int]) -> None:
         for at in physical_offsets:

@@ -23,6 +23,7 @@ import numpy as np
 
 from sparrow.model.delay_levels import level_delay_ms
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
+from sparrow.store.log.page_cache import read_cached
 from sparrow.wire.record import topic_field
 
 ENTRY_BYTES = 20
@@ -131,6 +132,20 @@ class ConsumeQueue:
         if have < count and offset + have < self.end and have > 0:
             found += self.entries(offset + have, count - have)
         return found
+
+    def entries_nowait(self, offset: int, count: int) -> bytes | None:
+        """Return what `entries` returns, or None if that needs the disk."""
+        if offset >= self._recent[0]:
+            return self.entries(offset, count)
+        end = min(offset + count, self.flushed)
+        base = offset * ENTRY_BYTES // self._file_bytes * self._file_bytes
+        if end * ENTRY_BYTES > base + self._file_bytes:  # in two files
+            return None
+        at, length = offset * ENTRY_BYTES - base, (end - offset) * ENTRY_BYTES
+        found = _read_cached(self._path(base), at, length, is_likely=self.is_warm(offset))
+        if found is None or end == offset + count:
+            return found
+        return found + self.entries(end, offset + count - end)
 
     def is_recent(self, offset: int) -> bool:
         """Return whether `entries` reads the offset from memory."""
@@ -340,6 +355,18 @@ def _read(path: str, at: int, length: int) -> bytes:
         return os.pread(fd, length, at)
     finally:
         os.close(fd)
+
+
+def _read_cached(path: str, at: int, length: int, *, is_likely: bool) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        found = read_cached(fd, at, length, is_likely=is_likely)
+    finally:
+        os.close(fd)
+    return bytes(found) if found is not None and len(found) == length else None
 
 
 def _unlink(path: str) -> None:
