@@ -53,8 +53,8 @@ class LogSettings(Section):
         default=GIB,
         ge=0,
         description=(
-            "Bytes before the end of the log that are returned as they are in memory. Older ones are checked, and read in"
-            " a thread unless the page cache has them."
+            "Bytes before the end of the log that are returned as they are in memory. Older ones are checked, and"
+            " read in a thread unless the page cache has them."
         ),
     )
 
