@@ -37,21 +37,41 @@ _EXPIRY_S_MIN = 0.02
 """Sends that are late are looked for so often at most."""
 
 
+class _SendGroup:
+    """Sends that wait together: those of one iteration of the event loop, which followers fetch in one piece."""
+
+    __slots__ = ("deadline_ms", "end", "future")
+
+    def __init__(self, end: int, deadline_ms: int) -> None:
+        self.end, self.deadline_ms = end, deadline_ms
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class SendAcknowledger:
     """The sends of a leader that wait for replicas."""
 
     def __init__(self, store: LogStore, replica: Replica, policy: ReplicationPolicy, *, timeout_ms: int) -> None:
         self._store, self._replica, self._policy, self._timeout_ms = store, replica, policy, timeout_ms
-        self._waiting: deque[tuple[int, asyncio.Future[None], int]] = deque()
-        """Offset, future and deadline, in the order of both."""
+        self._waiting: deque[_SendGroup] = deque()
+        """In the order of their ends, which is that of their deadlines."""
+        self._open: _SendGroup | None = None
+        """The last group, as long as sends may join it."""
         self._timer: asyncio.TimerHandle | None = None
         """Set while a send waits. It is apart from the steps of the replica: a disk that hangs must not make senders
         wait."""
 
     def wait(self, end: int, now_ms: int) -> asyncio.Future[None]:
-        """Return a future that is done once the policy is met for everything before `end`."""
+        """Return a future that is done once the policy is met for everything before `end`.
+
+        Other sends share it: shield it from cancellation.
+        """
+        group = self._open
+        if group is not None:
+            group.end = max(group.end, end)
+            return group.future
         leader = self._replica.leader
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        group = _SendGroup(end, now_ms + self._timeout_ms)
+        future = group.future
         if leader is None or not leader.is_ready:
             future.set_exception(NotLeader("this broker is no longer the leader: send again"))
         elif end <= self._reached(leader, now_ms):
@@ -59,13 +79,18 @@ class SendAcknowledger:
         elif self._policy == "sync" and self._best_end(leader, now_ms) == NOBODY:
             return asyncio.ensure_future(self._fail_when_flushed(end))
         else:
-            self._waiting.append((end, future, now_ms + self._timeout_ms))
+            self._open = group
+            self._waiting.append(group)
             if self._timer is None:
                 self._set_timer(now_ms)
         return future
 
+    def close_group(self) -> None:
+        """Let later sends wait for a later offset: followers hear of what is written now."""
+        self._open = None
+
     def _set_timer(self, now_ms: int) -> None:
-        wait_s = max(_EXPIRY_S_MIN, (self._waiting[0][2] - now_ms) / 1000)
+        wait_s = max(_EXPIRY_S_MIN, (self._waiting[0].deadline_ms - now_ms) / 1000)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
 
     def _expire(self) -> None:
@@ -92,20 +117,22 @@ class SendAcknowledger:
         leader = self._replica.leader
         if not self._waiting or leader is None:
             return
+        self.close_group()
         reached = self._reached(leader, now_ms)
-        while self._waiting and self._waiting[0][0] <= reached:
-            _settle(self._waiting.popleft()[1], None)
-        while self._waiting and self._waiting[0][2] <= now_ms:
-            end, future, _ = self._waiting.popleft()
-            is_only_unflushed = self._replica.log.safe_end < end <= self._best_end(leader, now_ms)
+        while self._waiting and self._waiting[0].end <= reached:
+            _settle(self._waiting.popleft().future, None)
+        while self._waiting and self._waiting[0].deadline_ms <= now_ms:
+            late = self._waiting.popleft()
+            is_only_unflushed = self._replica.log.safe_end < late.end <= self._best_end(leader, now_ms)
             error = FlushTimeout if is_only_unflushed else ReplicationTimeout
-            _settle(future, error(self._timeout_ms))
+            _settle(late.future, error(self._timeout_ms))
 
     def fail(self, why: str) -> None:
         """End all waits: the leadership is over, and a later leader decides what is stored."""
+        self.close_group()
         while self._waiting:
             unknown = NotLeader(f"{why}: whether the message is stored is unknown; send it again")
-            _settle(self._waiting.popleft()[1], unknown)
+            _settle(self._waiting.popleft().future, unknown)
 
     def _reached(self, leader: Leader, now_ms: int) -> int:
         if self._policy == "quorum":

@@ -114,8 +114,7 @@ class ReplicaNode:
         """Resign if this replica leads, and stop."""
         self._is_stopping = True
         leader = self.replica.leader
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.steps.stop()
@@ -236,6 +235,7 @@ class ReplicaNode:
     def report_log(self) -> None:
         """Tell the state machine what the store has written and flushed. Cheap; call it after appends."""
         self._is_reporting = False
+        self._acknowledger.close_group()
         if self.steps.is_running:
             return  # the end of the step reports it
         if self.replica.leader is not None and self.replica.leader.is_ready:

@@ -48,7 +48,9 @@ async def store(tmp_path: Path) -> AsyncIterator[LogStore]:
 async def test_quorum_waits_for_the_high_watermark_in_the_order_of_offsets(store: LogStore) -> None:
     it = Leadership(store, "quorum")
     it.follow(2, SENT_END)
-    first, second = it.acknowledger.wait(500, 0), it.acknowledger.wait(SENT_END, 0)
+    first = it.acknowledger.wait(500, 0)
+    it.acknowledger.close_group()
+    second = it.acknowledger.wait(SENT_END, 0)
     it.replica.log.high_watermark = 500
     it.acknowledger.advance(1)
     assert (first.done(), second.done()) == (True, False)
@@ -56,6 +58,28 @@ async def test_quorum_waits_for_the_high_watermark_in_the_order_of_offsets(store
     it.acknowledger.advance(2)
     await second
     assert it.acknowledger.wait(SENT_END, 3).done(), "it is committed already"
+
+
+async def test_sends_of_one_iteration_wait_together_for_the_last_of_them(store: LogStore) -> None:
+    it = Leadership(store, "quorum")
+    it.follow(2, SENT_END)
+    first, second = it.acknowledger.wait(500, 0), it.acknowledger.wait(SENT_END, 0)
+    assert first is second
+    it.replica.log.high_watermark = 500
+    it.acknowledger.advance(1)
+    assert not first.done()
+    it.replica.log.high_watermark = SENT_END
+    it.acknowledger.advance(2)
+    await first
+
+
+async def test_sends_after_the_end_of_a_leadership_do_not_join_those_before(store: LogStore) -> None:
+    it = Leadership(store, "quorum")
+    waiting = it.acknowledger.wait(500, 0)
+    it.acknowledger.fail("epoch 2 has begun")
+    assert it.acknowledger.wait(SENT_END, 1) is not waiting
+    with pytest.raises(NotLeader):
+        await waiting
 
 
 async def test_sync_waits_for_the_best_follower_and_for_the_leader_itself(store: LogStore) -> None:
