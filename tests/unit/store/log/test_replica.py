@@ -16,14 +16,17 @@ from tests.support.log_stores import SMALL_SETTINGS, checkpoint, copy_as_crashed
 from tests.support.queue_batches import make_queue_batch
 
 from sparrow.model.errors import CorruptRecord, NotLeader, Refused
+from sparrow.model.protocol import SCHEDULE_TOPIC
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore, checksums
 from sparrow.store.log.append import raw_append
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.spi import AtEnd, Slice
+from sparrow.wire.record import TRANSACTION_PREPARED
 
 A, B = Queue("A", 0), Queue("B", 1)
+DELAYED = Queue(SCHEDULE_TOPIC, 2)
 REPLICATED = small_settings(visible_after="replicated")
 
 
@@ -37,14 +40,22 @@ async def opened(path: Path, settings: Any = SMALL_SETTINGS, **options: Any) -> 
 
 
 async def fill(store: LogStore, seed: int) -> None:
-    """Write what a log may hold: batches, keys, tags, full segments, atomic appends, offsets, a deleted topic."""
+    """Write what a log may hold.
+
+    That is batches, keys, tags, delayed and half messages, full segments, atomic appends, offsets, a deleted topic.
+    """
     rng = random.Random(seed)
-    for name in ("A", "B", "gone"):
+    for name in ("A", "B", "gone", SCHEDULE_TOPIC):
         await store.catalog.put_topic(Topic(name=name, read_queues=4, write_queues=4))
     for number in range(60):
-        queue = rng.choice((A, B, Queue("gone", 2)))
-        drafts = [make_draft("x" * rng.randrange(900), keys=f"k{number}") for _ in range(rng.choice((1, 1, 3)))]
+        queue = rng.choice((A, B, DELAYED, Queue("gone", 2)))
+        drafts = [
+            make_draft("x" * rng.randrange(900), keys=f"k{number}", tags=rng.choice(("", "paid", "bezahlt für")))
+            for _ in range(rng.choice((1, 1, 3)))
+        ]
         store.append_nowait(queue, drafts)
+        if rng.random() < 0.2:
+            store.append_nowait(B, [make_draft("half", sys_flag=TRANSACTION_PREPARED)])
         if rng.random() < 0.1:
             await store.append_atomically("job", number + 1, [make_queue_batch("A", 0, [b"one", b"two"])])
         if rng.random() < 0.1:
@@ -79,7 +90,9 @@ async def contents(store: LogStore) -> dict[str, Any]:
         ],
     }
     assert sum(part.entries for part in found["keys"]) > 0
-    for queue in (A, B, Queue("gone", 2)):
+    for queue in (A, B, DELAYED, Queue("gone", 2)):
+        known = store._queues.get(queue)
+        found[f"entries of {queue}"] = known.entries(0, known.end) if known is not None else b""
         read = await store.read(queue, 0, count_max=1000)
         found[str(queue)] = store.bounds_nowait(queue), decode_bodies(read) if isinstance(read, Slice) else []
     return found
@@ -89,7 +102,7 @@ async def contents(store: LogStore) -> dict[str, Any]:
 async def test_a_copy_of_the_bytes_has_the_same_queues_keys_and_state(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_append, "_FEW_RECORDS", 4 * seed)  # else hardly any chunk is appended by columns
+    monkeypatch.setattr(raw_append, "_PLAIN_BYTES_MAX", 1000 * seed)  # else hardly any chunk is appended by columns
     async with opened(tmp_path / "leader") as leader, opened(tmp_path / "follower", follows=True) as follower:
         await fill(leader, seed)
         await asyncio.to_thread(copy, leader, follower, random.Random(seed))

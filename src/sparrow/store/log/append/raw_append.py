@@ -9,18 +9,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from struct import Struct
 
 import numpy as np
 
-from sparrow.model.errors import CorruptRecord, ProtocolError, Refused
-from sparrow.model.message import StoredMessage
+from sparrow.model.errors import CorruptRecord, Refused
 from sparrow.model.queue import Queue
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.commit_log.commit_log import RECORD_PREFIX_BYTES
-from sparrow.store.log.commit_log.log_scan import Starts
-from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
@@ -34,13 +32,36 @@ from sparrow.store.log.state.updates import (
     StateUpdate,
 )
 from sparrow.wire import columns, record
-from sparrow.wire.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from sparrow.wire.checksum import CRC_MASK, crc32
+from sparrow.wire.hashes import tags_code_in
+from sparrow.wire.record import (
+    FIXED_HEADER_BYTES,
+    HIDDEN_FLAG,
+    IPV6_FLAGS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
 
 _SIZE_AND_MAGIC = Struct(">ii")
-_FEW_RECORDS = 64
-"""So many are appended one by one; columns cost as much for one record as for 80."""
+_unpack_plain = Struct(">iiIi4xqqi16xq20xi").unpack_from
+"""Size, magic, CRC, queue id, queue offset, physical offset, sys flag, store time, length of the body."""
+_pack_entry = ENTRY.pack
+_PLAIN_BYTES_MAX = 128 << 10
+"""Below it, records are appended one by one: columns cost as much for one record as for some 300."""
 _KEYS_BYTES_MAX = 32 << 20
 """How many bytes of parsed properties wait for the key index at most."""
+
+
+class _QueueEntries:
+    """New entries of a queue."""
+
+    __slots__ = ("entries", "next_offset", "queue")
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue, self.next_offset = queue, int(queue.end)
+        self.entries: list[bytes] = []
 
 
 class RawAppends:
@@ -98,11 +119,11 @@ class RawAppends:
         at = int(log.written)
         rest = log.segment_bytes - at % log.segment_bytes
         view = view[:rest]
+        if len(view) < _PLAIN_BYTES_MAX and (size := self._append_plain(view, at)):
+            return size
         starts = columns.find_starts(view, strict=False)
         if len(starts) == 0:
             return self._end_segment(view, at, rest)
-        if len(starts) <= _FEW_RECORDS:
-            return self._append_few(view, starts, at)
         records = columns.LogRecords.scan(view, starts, base=at)
         if len(records) == 0:
             raise _misplaced(at)
@@ -123,32 +144,64 @@ class RawAppends:
             builder.add(records, at)
         return size
 
-    def _append_few(self, view: memoryview, starts: Starts, at: int) -> int:
-        """Append records one by one: for a few of them, columns cost more than they save."""
-        messages: list[tuple[int, StoredMessage]] = []
-        with suppress(ProtocolError):
-            for start in starts.tolist():
-                message = record.decode(view, start, expand=False)
-                if message.physical_offset != at + start:
+    def _append_plain(self, view: memoryview, at: int) -> int:
+        """Append the plain records at the beginning; return how many bytes these are.
+
+        Plain are valid records in ASCII, of version 1 and with IPv4 hosts, that are next in a queue that exists.
+        """
+        data = bytes(view)
+        places: list[int] = []
+        by_queue: dict[tuple[bytes, int], _QueueEntries] = {}
+        start, store_ms, last_start = 0, 0, len(data) - RECORD_BYTES_MIN
+        while start <= last_start:
+            size, magic, crc, queue_id, offset, place, sys_flag, stored_ms, body_bytes = _unpack_plain(data, start)
+            end, body_at = start + size, start + FIXED_HEADER_BYTES
+            topic_at = body_at + body_bytes
+            if (
+                magic != MAGIC_V1
+                or place != at + start
+                or sys_flag & IPV6_FLAGS
+                or not body_at <= topic_at <= end - 3 <= len(data) - 3
+            ):
+                break
+            name_end = topic_at + 1 + data[topic_at]
+            properties = data[name_end + 2 : end]
+            if name_end + 2 > end or data[name_end] << 8 | data[name_end + 1] != len(properties):
+                break
+            if not properties.isascii() or (body_bytes and crc32(data[body_at:topic_at]) & CRC_MASK != crc & CRC_MASK):
+                break
+            key = (data[topic_at + 1 : name_end], queue_id)
+            found = by_queue.get(key)
+            if found is None:
+                found = self._entries_of(*key)
+                if found is None:
                     break
-                messages.append((start, message))
-        if not messages:
-            raise _misplaced(at)
-        ends = [start for start, _ in messages[1:]]
-        last = messages[-1][0]
-        ends.append(last + int(_SIZE_AND_MAGIC.unpack_from(view, last)[0]))
-        self._accept_state(
-            view[: ends[-1]], [start for start, message in messages if message.topic == STATE_QUEUE.topic]
-        )
-        self._write(view[: ends[-1]], at)
-        self._writer.newest_ms = max(self._writer.newest_ms, messages[-1][1].store_ms)
-        self._writer.key_backlog.add_offsets(at + start for start, _ in messages)
-        with self._filing() as builder:
-            for number, (start, message) in enumerate(messages):
-                if not builder.add_next(message, ends[number] - start):
-                    builder.add(columns.LogRecords.locate(view, starts[number : len(messages)]), at)
+                by_queue[key] = found
+            if not sys_flag & HIDDEN_FLAG:
+                if offset != found.next_offset:
                     break
-        return ends[-1]
+                delay_ms = found.queue.delay_ms
+                code = tags_code_in(properties) if delay_ms is None else stored_ms + delay_ms
+                found.entries.append(_pack_entry(place, size, code))
+                found.next_offset += 1
+            places.append(place)
+            start, store_ms = end, stored_ms
+        if not places:
+            return 0
+        writer = self._writer
+        self._write(view[:start], at)
+        writer.newest_ms = max(writer.newest_ms, store_ms)
+        writer.key_backlog.add_offsets(places)
+        for found in by_queue.values():
+            if found.entries:
+                found.queue.extend(b"".join(found.entries))
+                writer.publish_growth(found.queue, writer.log.written)
+        return start
+
+    def _entries_of(self, topic: bytes, queue_id: int) -> _QueueEntries | None:
+        """Return what collects the entries of a queue; None if there is no such queue, or it has the state."""
+        queue = self._queues.get(Queue(topic.decode(), queue_id)) if topic.isascii() else None
+        return None if queue is None or queue.is_internal else _QueueEntries(queue)
 
     def _end_segment(self, view: memoryview, at: int, rest: int) -> int:
         """Begin the next segment if this one ends with a blank record here; return 0 if more bytes are needed."""

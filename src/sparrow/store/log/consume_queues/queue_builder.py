@@ -19,7 +19,6 @@ from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, C
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
 from sparrow.store.log.state.updates import STATE_QUEUE, StateUpdate, TopicUpdate, decode_updates
 from sparrow.wire import columns, record
-from sparrow.wire.hashes import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -96,25 +95,6 @@ class QueueBuilder:
                         self._drop_topic(update.name)
                         self.deleted_at = base + int(starts[row])
         self._file_rows(rows.part(done, len(starts)), entries[done:])
-
-    def add_next(self, message: StoredMessage, size: int) -> bool:
-        """Add a sound record to the end of its queue, without columns. Return False if only `add` can: do so then."""
-        name = Queue(message.topic, message.queue_id)
-        known = self._known_queue(name)
-        if message.sys_flag & record.HIDDEN_FLAG:
-            return True
-        if known is None or known.end != message.queue_offset:
-            return False
-        if message.topic == STATE_QUEUE.topic:
-            updates = _decode_updates(message)
-            if any(isinstance(update, TopicUpdate) and update.topic is None for update in updates):
-                return False
-            for update in updates:
-                self._incomplete.observe(update, message.physical_offset)
-        delay_ms = known.delay_ms
-        code = tags_code(message.tags) if delay_ms is None else message.store_ms + delay_ms
-        self._queue_of(name).extend(ENTRY.pack(message.physical_offset, size, code))
-        return True
 
     def _file_rows(self, rows: _Rows, entries: npt.NDArray[np.void]) -> None:
         if len(rows.starts) == 0:
