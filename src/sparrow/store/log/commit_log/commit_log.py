@@ -41,6 +41,7 @@ RECORD_PREFIX_BYTES = 8
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _WARM_STEP_BYTES = 4 << 20
+_NEVER = 1 << 62
 _RESERVE_BYTES_MIN, _RESERVE_BYTES_MAX = 4 << 20, 64 << 20
 """How far ahead of its end space is reserved for a log: as much as the log has, within these bounds."""
 _ALLOCATION_PAUSE_S = 1.0
@@ -79,6 +80,8 @@ class CommitLog:
         self._unlocked_to = 0
         self.on_pages_low: Callable[[], None] = lambda: None
         """Called when few populated pages are left after the end of the log."""
+        self._low_from = 0
+        """The end of the log from which on that is so. An append calls it once, until `prepare` has run."""
         self._refuse_until = 0.0
 
     # -- segments -----------------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ class CommitLog:
     def _continue_at(self, written: int) -> None:
         """Take nothing after `written` for reserved: a file that was opened may have holes there."""
         self.written = PhysicalOffset(written)
-        self._warm_to = self._reserved_to = written
+        self._warm_to = self._reserved_to = self._low_from = written
         if self.segments:
             self.segments[-1].reserved = written - self.segments[-1].base
 
@@ -142,7 +145,8 @@ class CommitLog:
     def advance(self, size: int) -> None:
         """Advance `written` by bytes that were copied into the mapping directly."""
         self.written = PhysicalOffset(self.written + size)
-        if self.written + self._warm_bytes // 2 > self._warm_to:
+        if self.written > self._low_from:
+            self._low_from = _NEVER
             self.on_pages_low()
 
     def end_segment(self) -> None:
@@ -172,6 +176,7 @@ class CommitLog:
                 segment = self._create(base)
             self._add(segment)
             self._reserved_to = segment.base + segment.reserved
+            self._low_from = base
             return segment
 
     def _create(self, base: int) -> Segment:
@@ -248,6 +253,12 @@ class CommitLog:
                 self._warm(segment, start, target)
             if self._lock_memory:
                 self._unlock_to(max(0, self.written - self._warm_bytes))
+        # More is done only once what limits each of the two has moved.
+        self._low_from = _NEVER
+        if self._reserved_to < active.end:
+            self._low_from = self._reserved_to - ahead // 2
+        if self._warm_bytes and self._warm_to < reserved_to:
+            self._low_from = min(self._low_from, self._warm_to - self._warm_bytes // 2)
 
     def warm(self, size: int) -> None:
         """Populate pages for `size` bytes that are written next, so that the write takes no page fault per page."""
