@@ -139,8 +139,11 @@ class Tokens(Protocol):
         """Return the number of a token known to this process; 0 if there is none."""
         ...
 
-    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
+    async def put(self, token: Token, *, before: Token | None = None, replaces_secret: bool = False) -> None:
         """Issue a token, change its permissions, or revoke it.
+
+        `before` is the token that the change was made of: if it is another one by now, because another broker has
+        changed it, `Busy` is raised and nothing changes.
 
         If another broker has issued the name with another secret, that one counts, unless `replaces_secret`: then the
         token that exists gets this secret and this time of issue.

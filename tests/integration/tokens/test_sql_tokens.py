@@ -24,7 +24,7 @@ from sparrow.client.aio.produce.staging import append_once, commit_stages, seal_
 from sparrow.client.consume.retry import DeadLetter, RetryLater
 from sparrow.model.access.acl_entry import AclAction, AclEntry
 from sparrow.model.access.token import Credentials, Token, parse_password
-from sparrow.model.errors import MissingExtra, Refused, SettingsError
+from sparrow.model.errors import Busy, MissingExtra, Refused, SettingsError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import CHECK_LIMIT_TOPIC
@@ -221,6 +221,49 @@ async def test_the_acl_of_a_token_is_stored_and_old_rows_have_none(database_url:
         await store.tokens.put(msgspec.structs.replace(user, acl=None, disabled_ms=None, topics=("a",)))
         changed = (await store.tokens.all())["web"]
         assert (changed.acl, changed.disabled_ms, changed.topics) == (None, None, ("a",))
+
+
+async def test_a_change_of_a_token_that_another_broker_has_revoked_meanwhile_does_not_bring_it_back(
+    database_url: str,
+) -> None:
+    async with await SqlStore.open(database_url) as store, await SqlStore.open(database_url) as other:
+        await store.tokens.put(shop_token())
+        seen = (await store.tokens.all())["shop"]
+        await other.tokens.all()
+        await other.tokens.put(msgspec.structs.replace(seen, revoked_ms=5), before=seen)
+        with pytest.raises(Busy, match="'shop' was changed by another broker"):
+            await store.tokens.put(msgspec.structs.replace(seen, topics=("a",)), before=seen)
+        with pytest.raises(Busy):
+            changed = msgspec.structs.replace(seen, secret=parse_password("correct horse"))
+            await store.tokens.put(changed, before=seen, replaces_secret=True)
+        found = (await store.tokens.all())["shop"]
+        assert (found.revoked_ms, found.topics, found.secret) == (5, ("*",), SECRET)
+        await store.tokens.put(msgspec.structs.replace(found, topics=("a",)), before=found)
+        assert (await other.tokens.all())["shop"].topics == ("a",)
+
+
+async def test_of_concurrent_changes_of_an_acl_by_two_brokers_none_is_lost(database_url: str) -> None:
+    async with await SqlStore.open(database_url) as store, await SqlStore.open(database_url) as other:
+        await store.tokens.put(msgspec.structs.replace(shop_token(), topics=(), groups=(), acl=()))
+
+        async def add(at: SqlStore, resource: str) -> None:
+            entry = AclEntry(resource=resource, actions=(AclAction.PUB,), decision="Allow")
+            while True:
+                before = (await at.tokens.all())["shop"]
+                try:
+                    after = msgspec.structs.replace(before, acl=(*(before.acl or ()), entry))
+                    await at.tokens.put(after, before=before)
+                    return
+                except Busy:
+                    pass
+
+        async def add_all(at: SqlStore, name: str) -> None:
+            for number in range(10):
+                await add(at, f"Topic:{name}{number}")
+
+        await asyncio.gather(add_all(store, "a"), add_all(other, "b"))
+        entries = (await store.tokens.all())["shop"].acl or ()
+        assert sorted(entry.resource for entry in entries) == sorted(f"Topic:{n}{i}" for n in "ab" for i in range(10))
 
 
 async def test_a_secret_is_replaced_only_on_request_and_other_brokers_use_the_new_one(database_url: str) -> None:

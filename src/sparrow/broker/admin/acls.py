@@ -40,7 +40,8 @@ async def update_acl(request: AclRequest, broker: Broker, call: RequestContext) 
     changes = read_entries(info)
     async with broker.token_turn:
         token = await existing_user(broker, name)
-        await broker.store.tokens.put(with_entries(token, merge_entries(entries_of(token), changes)))
+        changed = with_entries(token, merge_entries(entries_of(token), changes))
+        await broker.store.tokens.put(changed, before=token)
     return HandlerResponse()
 
 
@@ -60,7 +61,7 @@ async def delete_acl(request: DeleteAcl, broker: Broker, _call: RequestContext) 
                 f"user {name!r} has no ACL entry{f' for {resource} in the policy {policy}' if resource else ''}: "
                 "getAcl shows those that it has"
             )
-        await broker.store.tokens.put(with_entries(token, kept))
+        await broker.store.tokens.put(with_entries(token, kept), before=token)
     return HandlerResponse()
 
 

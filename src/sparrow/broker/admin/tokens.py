@@ -62,7 +62,7 @@ async def change_token(_request: EmptyHeader, broker: Broker, call: RequestConte
         token = await _existing(broker, wanted.name)
         if token.is_revoked:
             raise Refused(f"token {token.name!r} was revoked: issue one under another name")
-        token = msgspec.structs.replace(
+        changed = msgspec.structs.replace(
             token,
             kind=parse_token_kind(wanted.type),
             topics=parse_patterns(wanted.topics, "topic"),
@@ -70,8 +70,8 @@ async def change_token(_request: EmptyHeader, broker: Broker, call: RequestConte
             addresses=parse_source_addresses(wanted.addresses),
             acl=None,
         )
-        await broker.store.tokens.put(token)
-    return HandlerResponse.of(_shown(token))
+        await broker.store.tokens.put(changed, before=token)
+    return HandlerResponse.of(_shown(changed))
 
 
 async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
@@ -86,8 +86,9 @@ async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestConte
     async with broker.token_turn:
         token = await _existing(broker, call.body(RevokeToken).name)
         if not token.is_revoked:
-            token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
-            await broker.store.tokens.put(token)
+            revoked = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
+            await broker.store.tokens.put(revoked, before=token)
+            token = revoked
     return HandlerResponse.of(_shown(token))
 
 

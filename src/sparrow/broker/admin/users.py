@@ -70,7 +70,7 @@ async def create_user(request: UserRequest, broker: Broker, call: RequestContext
             acl=(),
         )
         token = _changed(token, info, broker.now_ms())
-        await broker.store.tokens.put(token, replaces_secret=before is not None)
+        await broker.store.tokens.put(token, before=before, replaces_secret=before is not None)
         stored = (await broker.store.tokens.all())[name]
         if stored.secret != secret:  # of two brokers on one database, the first to write has created it
             raise Refused(f"user {name!r} exists: change it with updateUser, or choose another name")
@@ -87,7 +87,7 @@ async def update_user(request: UserRequest, broker: Broker, call: RequestContext
         changed = _changed(token, info, broker.now_ms())
         if info.password:
             changed = msgspec.structs.replace(changed, secret=parse_password(info.password))
-        await broker.store.tokens.put(changed, replaces_secret=bool(info.password))
+        await broker.store.tokens.put(changed, before=token, replaces_secret=bool(info.password))
     return HandlerResponse()
 
 
@@ -98,7 +98,8 @@ async def delete_user(request: UserRequest, broker: Broker, _call: RequestContex
     async with broker.token_turn:
         token = (await broker.store.tokens.all()).get(request.username)
         if token is not None and not token.is_revoked:
-            await broker.store.tokens.put(msgspec.structs.replace(token, revoked_ms=broker.now_ms()))
+            revoked = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
+            await broker.store.tokens.put(revoked, before=token)
     return HandlerResponse()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from sparrow.model.access.token import Token, validate_token_name
+from sparrow.model.errors import Busy
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import TokenUpdate
 
@@ -28,9 +29,11 @@ class LogTokens:
         token = self._state.tables.tokens.get(name)
         return 0 if token is None else token.id
 
-    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
+    async def put(self, token: Token, *, before: Token | None = None, replaces_secret: bool = False) -> None:
         """Append the token. The log has one writer, so nobody else has issued the name."""
         validate_token_name(token.name)
+        if before is not None and self._state.tables.tokens.get(token.name) != before:
+            raise Busy(f"token {token.name!r} was changed at the same time: look at it before you change it again")
         await self._wait_durable(self._state.append([TokenUpdate(token)]))
 
     async def senders(self, physical_offsets: Sequence[int]) -> Mapping[int, int]:

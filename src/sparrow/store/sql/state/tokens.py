@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from sparrow.model.access.token import (
     parse_token_kind,
     validate_token_name,
 )
-from sparrow.model.errors import Refused
+from sparrow.model.errors import Busy, Refused
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.lanes import split_physical_offset
 from sparrow.store.sql.state.catalog import StoreCatalog
@@ -127,7 +128,7 @@ class SqlTokens:
                 found |= {lane.physical_offset(message_id): token for message_id, token in rows}
         return found
 
-    async def put(self, token: Token, *, replaces_secret: bool = False) -> None:
+    async def put(self, token: Token, *, before: Token | None = None, replaces_secret: bool = False) -> None:
         """Issue a token under its name, change it, or revoke it. The database chooses its number."""
         validate_token_name(token.name)
         parse_token_kind(token.kind)
@@ -135,7 +136,7 @@ class SqlTokens:
             raise self._unreadable[token.name]
         permissions, addresses, acl = _permissions_of(token), _addresses_of(token), _acl_of(token)
         known = self._known.get(token.name)
-        changes = {
+        changes: dict[str, object] = {
             "token": token.name,
             "type": _type_of(token),
             "permissions": permissions,
@@ -145,12 +146,10 @@ class SqlTokens:
             "disabled": token.disabled_ms,
         }
         if known is not None and replaces_secret:
-            secret = self._secrets.to_stored(token.secret)
-            await self._database.execute(
-                statements.CHANGE_WITH_SECRET, **changes, secret=secret, created=token.created_ms
-            )
+            changes |= {"secret": self._secrets.to_stored(token.secret), "created": token.created_ms}
+            await self._change(before, statements.CHANGE_WITH_SECRET, changes)
         elif known is not None and known.secret == token.secret:
-            await self._database.execute(statements.CHANGE, **changes)
+            await self._change(before, statements.CHANGE, changes)
         else:  # if another broker has just issued the name, that one counts
             await insert_if_absent(
                 self._database,
@@ -171,41 +170,61 @@ class SqlTokens:
                 f"the name {token.name!r} is taken by an admin token, or by one without a secret: choose another name"
             )
 
+    async def _change(self, before: Token | None, statement: str, changes: Mapping[str, object]) -> None:
+        """Change the row of a token, unless it is not what the change was made of any more."""
+        async with self._database.transaction() as session:
+            if before is not None:
+                await session.execute(statements.LOCK, token=before.name)
+                rows = await session.fetch(statements.SELECT_ONE, token=before.name)
+                if not rows or self._token_of(rows[0]) != before:
+                    raise Busy(
+                        f"token {before.name!r} was changed by another broker at the same time: look at it before you "
+                        "change it again"
+                    )
+            await session.execute(statement, **changes)
+
+    def _token_of(self, row: Sequence[Any]) -> Token:
+        """Return the token of a row with a secret; raise `UnreadableSecret` if that cannot be decrypted."""
+        number, name, kind, stored, created_ms, revoked_ms, permissions, addresses, acl, disabled_ms = row
+        secret = self._decrypted.get(bytes(stored)) or self._secrets.from_stored(bytes(stored), token=name)
+        permitted = _StoredPermissions(parse_token_kind(kind)) if permissions is None else _decode(permissions)
+        return Token(
+            id=number,
+            name=name,
+            kind=permitted.kind,
+            secret=secret,
+            created_ms=created_ms,
+            revoked_ms=revoked_ms,
+            topics=permitted.topics,
+            groups=permitted.groups,
+            addresses=() if addresses is None else _decode_addresses(addresses),
+            acl=None if acl is None else _decode_acl(acl),
+            disabled_ms=disabled_ms,
+        )
+
     async def _read(self, *, is_strict: bool) -> None:
         known: dict[str, Token] = {}
         ids: dict[str, int] = {}
         unreadable: dict[str, UnreadableSecret] = {}
         decrypted: dict[bytes, bytes] = {}
-        rows = await self._database.fetch(statements.SELECT_ALL)
-        for number, name, kind, stored, created_ms, revoked_ms, permissions, addresses, acl, disabled_ms in rows:
+        for row in await self._database.fetch(statements.SELECT_ALL):
+            number, name, _, stored, *_ = row
             ids[name] = number
             if stored is None:
                 continue
             stored = bytes(stored)
             try:
-                secret = self._decrypted.get(stored) or self._secrets.from_stored(stored, token=name)
+                known[name] = self._token_of(row)
             except UnreadableSecret as error:
                 if is_strict:
                     raise
                 if name not in self._known:
                     unreadable[name] = error
                     continue
-                secret = self._known[name].secret  # most likely only its encryption has changed
-            decrypted[stored] = secret
-            permitted = _StoredPermissions(parse_token_kind(kind)) if permissions is None else _decode(permissions)
-            known[name] = Token(
-                id=number,
-                name=name,
-                kind=permitted.kind,
-                secret=secret,
-                created_ms=created_ms,
-                revoked_ms=revoked_ms,
-                topics=permitted.topics,
-                groups=permitted.groups,
-                addresses=() if addresses is None else _decode_addresses(addresses),
-                acl=None if acl is None else _decode_acl(acl),
-                disabled_ms=disabled_ms,
-            )
+                # Most likely only its encryption has changed.
+                self._decrypted[stored] = self._known[name].secret
+                known[name] = self._token_of(row)
+            decrypted[stored] = known[name].secret
         self._known.clear()
         self._known.update(known)
         self._ids, self._unreadable, self._decrypted = ids, unreadable, decrypted

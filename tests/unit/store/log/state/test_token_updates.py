@@ -7,7 +7,7 @@ from tests.support.log_stores import loaded, small_settings
 
 from sparrow.model.access.acl_entry import AclAction, AclEntry
 from sparrow.model.access.token import Token, parse_password
-from sparrow.model.errors import IllegalName
+from sparrow.model.errors import Busy, IllegalName
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
@@ -51,6 +51,15 @@ async def test_tokens_are_stored_and_returned_unchanged(tmp_path):
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
     async with LogStore(tmp_path, small_settings()) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
+
+
+async def test_a_change_of_what_a_token_is_no_longer_is_refused(tmp_path):
+    async with LogStore(tmp_path, small_settings()) as store:
+        await store.tokens.put(C)
+        await store.tokens.put(GONE, before=C)
+        with pytest.raises(Busy, match="'billing' was changed at the same time"):
+            await store.tokens.put(msgspec.structs.replace(C, topics=("a",)), before=C)
+        assert await store.tokens.all() == {C.name: GONE}
 
 
 async def test_source_addresses_survive_a_restart(tmp_path):

@@ -8,11 +8,16 @@ action of its `type` on every topic and group. `addresses` is a JSON list; NULL:
 ANONYMOUS_TOKEN = " anonymous"
 """The name of the row that messages without a token refer to. No token may start with a blank."""
 
-SELECT_ALL = f"""
+_SELECT = """
     SELECT id, token, type, secret, created_at, revoked_at, permissions, addresses, acl, disabled_at
-    FROM meta_token
-    WHERE token <> '{ANONYMOUS_TOKEN}'
-    ORDER BY id"""
+    FROM meta_token"""
+
+SELECT_ALL = f"{_SELECT} WHERE token <> '{ANONYMOUS_TOKEN}' ORDER BY id"
+
+SELECT_ONE = f"{_SELECT} WHERE token = :token AND secret IS NOT NULL"
+
+LOCK = "UPDATE meta_token SET type = type WHERE token = :token"
+"""Lock the row of a token until the end of the transaction, on every database."""
 
 SELECT_SECRETS = "SELECT token, secret FROM meta_token WHERE secret IS NOT NULL ORDER BY id"
 
