@@ -27,7 +27,9 @@ from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
 
+INDEX_KEYS = "index keys"
 _RECORDS_AT_ONCE = 8192
+_MANY_KEYS = 4096
 
 
 def disk_ratio(path: Path) -> float:
@@ -79,11 +81,13 @@ class LogMaintenance:
     def tasks(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
-            PeriodicTask("index keys", 0.2, self.catch_up_key_index),
+            # The first ones cost a millisecond, however few they are, in which the event loop waits for the interpreter.
+            PeriodicTask(INDEX_KEYS, 1.0, self.catch_up_key_index),
+            PeriodicTask("index many keys", 0.2, self.index_many_keys),
             PeriodicTask(
                 "flush offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets_if_possible
             ),
-            PeriodicTask("flush queues", 0.2, self.flush_queues),
+            PeriodicTask("flush queues", 1.0, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
             PeriodicTask("retention", 10.0, self.apply_retention),
@@ -143,6 +147,11 @@ class LogMaintenance:
                 with self._writer.lock:
                     self._writer.key_backlog.put_back(items[number:])
                 raise
+
+    def index_many_keys(self) -> None:
+        """Add keys to the key index if many wait, so that no run takes long."""
+        if self._writer.key_backlog.count >= _MANY_KEYS:
+            self.catch_up_key_index()
 
     def _index_item(self, item: BacklogItem) -> None:
         if isinstance(item, KeyedRun):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparrow.store.log.key_index.key_index import KeyIndex
-from sparrow.store.log.maintenance import LogMaintenance
+from sparrow.store.log.maintenance import INDEX_KEYS, LogMaintenance
 from sparrow.store.log.parts import LogParts
 from sparrow.store.log.threads import LogThreads
 
@@ -27,7 +27,7 @@ class KeyIndexer:
             with self._thread.paused():
                 self._maintenance.catch_up_key_index()
         elif self._backlog.held_bytes:
-            self._thread.run_soon("index keys")
+            self._thread.run_soon(INDEX_KEYS)
 
     @contextmanager
     def complete_index(self) -> Iterator[KeyIndex]:
