@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.property.test_permissions import NAMES, PATTERNS, tokens
 
 from sparrow.broker.access.acl_requirements import acl_actions, find_denied_name
-from sparrow.broker.access.requirements import NamedUse
+from sparrow.broker.access.requirements import REQUIREMENTS, NamedUse
 from sparrow.broker.admin.acls import read_entries, write_entries
 from sparrow.model.access.acl import Acl, entries_of, is_limited_by_acl, is_super, merge_entries, with_entries
 from sparrow.model.access.acl_entry import AclAction, AclEntry
@@ -87,12 +87,18 @@ def test_the_entries_of_a_token_of_a_type_allow_the_same_as_its_patterns(
 ) -> None:
     if is_super(token) or (topic is None and group is None):
         return
-    if token.kind == "p" and group is not None:
+    if group is not None and (token.kind == "p" or action is TokenAction.PUBLISH):
         return  # producers name no consumer groups: they have no entries for any
     user = with_entries(token, entries_of(token))
     assert is_limited_by_acl(user)
     denied = find_denied_name(Acl(entries_of(user)), acl_actions(0, (action,)), NamedUse(topic, group), "10.0.0.1")
     assert (denied is None) == is_allowed(token, action, topic, group)
+
+
+def test_no_request_that_only_publishes_names_a_group() -> None:
+    assert not [
+        code for code, need in REQUIREMENTS.items() if need.actions == (TokenAction.PUBLISH,) and need.group is not None
+    ]
 
 
 @given(tokens(), NAMES, NAMES, st.sampled_from(["%RETRY%", "%DLQ%"]))
