@@ -188,3 +188,9 @@ def local_cluster_spark(tmp_path: Path):
     from tests.support.spark import run_script
 
     return partial(run_script, folder=tmp_path)
+
+
+@pytest.fixture
+def no_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the log store read old messages in threads, as where the system cannot say what the page cache has."""
+    monkeypatch.setattr("sparrow.store.log.page_cache._NOWAIT", None)

@@ -445,6 +445,7 @@ async def test_a_crash_between_delivery_and_mark_repeats_messages_and_loses_none
         assert await read_bodies(store) == [b"0", b"1", b"0", b"1", b"2"]
 
 
+@pytest.mark.usefixtures("no_page_cache")
 async def test_the_recovery_offset_never_passes_messages_that_are_being_delivered(tmp_path):
     clock = Clock()
     with opened(tmp_path, clock, hot_bytes=0) as store:  # every read uses a thread and takes time

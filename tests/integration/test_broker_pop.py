@@ -808,6 +808,7 @@ async def test_a_start_reads_the_journal_from_the_oldest_batch_in_flight(tmp_pat
         assert lot.offsets() == [kept.message.queue_offset]
 
 
+@pytest.mark.usefixtures("no_page_cache")
 async def test_messages_on_disk_are_popped_once(tmp_path):
     async with running_pop_client(tmp_path) as pop_client:
         every = await pop_client.send_to_each_queue(each=30, queues=2)

@@ -341,6 +341,7 @@ async def test_only_starved_lanes_get_a_share_and_batches_stay_full(lanes):
     assert [await lanes.pop_and_count_lanes(30) for _ in range(2)] == [{HIGH: 28, LOW: 2}, {HIGH: 30}]
 
 
+@pytest.mark.usefixtures("no_page_cache")
 async def test_a_starved_lane_on_disk_gets_its_share_as_separate_pops(tmp_path):
     clock, cold = Clock(), LOG.model_copy(update={"hot_bytes": 0})
     async with BrokerServer(BrokerSettings(port=0), tmp_path / "store", cold, now_ms=clock) as server:

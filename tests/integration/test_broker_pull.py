@@ -208,6 +208,7 @@ async def test_pulls_of_a_peer_that_does_not_read_use_bounded_memory(server, cha
 # -- cold reads -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_page_cache")
 async def test_cold_reads_return_the_same_as_hot_reads(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
     async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
@@ -230,6 +231,7 @@ async def test_messages_stored_before_a_restart_are_read_from_disk(tmp_path):
         assert (await pull(channel, "T", 0, 5)).bodies[:5] == [b"5", b"6", b"7", b"8", b"9"]
 
 
+@pytest.mark.usefixtures("no_page_cache")
 async def test_a_parked_pull_is_woken_although_all_data_is_cold(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
     async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:

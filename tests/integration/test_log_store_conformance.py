@@ -13,7 +13,8 @@ POLICIES = {
     "async": {"flush": "async"},
     "sync": {"flush": "sync"},
     "durable": {"flush": "async", "flush_interval_ms": 1, "visible_after": "durable"},
-    # No bytes are hot, so that nearly every read is a cold one, verified, in a thread.
+    # No bytes are hot, so that nearly every read is verified: what the page cache has at once, or all in a thread.
+    "cached": {"hot_bytes": 0},
     "cold": {"hot_bytes": 0},
 }
 
@@ -21,7 +22,10 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES)
 class TestLogStore(StoreConformance):
     @pytest.fixture
-    def open_store(self, tmp_path, policy):
+    def open_store(self, tmp_path, policy, request):
+        if policy == "cold":
+            request.getfixturevalue("no_page_cache")
+
         async def opened():
             return await asyncio.to_thread(LogStore, tmp_path / "store", small_settings(**POLICIES[policy]))
 
