@@ -88,10 +88,7 @@ class Channel(asyncio.Protocol):
         self.read_began_s = 0.0
         """When the requests that are being dispatched arrived, by `time.monotonic`."""
         self.on_read_end: Callable[[float], None] | None = None
-        """Called once, when the requests of this read are dispatched and the responses that are ready are written.
-
-        Its argument is the time since they arrived, in seconds.
-        """
+        """Called once, when the requests of this read are served as far as possible, with the seconds since they came."""
         self.requests_in_progress = 0
         """Requests of the peer that are being handled."""
         self.ready_bytes = 0

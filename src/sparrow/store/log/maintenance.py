@@ -81,7 +81,7 @@ class LogMaintenance:
     def tasks(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
-            # The first ones cost a millisecond, however few they are, in which the event loop waits for the interpreter.
+            # The first ones cost a millisecond, however few they are: the event loop waits for the interpreter.
             PeriodicTask(INDEX_KEYS, 1.0, self.catch_up_key_index),
             PeriodicTask("index many keys", 0.2, self.index_many_keys),
             PeriodicTask(
