@@ -88,7 +88,7 @@ class Channel(asyncio.Protocol):
         self.read_began_s = 0.0
         """When the requests that are being dispatched arrived, by `time.monotonic`."""
         self.on_read_end: Callable[[float], None] | None = None
-        """Called once, when the requests of this read are served as far as possible, with the seconds since they came."""
+        """Called once, at the end of this read, when ready responses are written, with the seconds since it began."""
         self.requests_in_progress = 0
         """Requests of the peer that are being handled."""
         self.ready_bytes = 0
