@@ -201,7 +201,7 @@ class LogStore:
         """Return what `read` returns, or None if that needs the disk."""
         if self._is_closed:
             raise Closed(f"the store {self.path}")
-        return self._reader.read(self._queues.get(queue), offset, hot_only=True, **limits)
+        return self._reader.read(self._queues.get(queue), offset, nowait=True, **limits)
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """Return a future that is done once the log is on disk, or committed, up to `end`; None if there is no wait."""
@@ -265,7 +265,7 @@ class LogStore:
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         result = self.read_nowait(queue, offset, **limits)
         if result is None:
-            cold = functools.partial(self._reader.read, self._queues.get(queue), offset, hot_only=False, **limits)
+            cold = functools.partial(self._reader.read, self._queues.get(queue), offset, nowait=False, **limits)
             result = await self._threads.run(cold)
         assert result is not None, "only a hot read may decline"
         return result

@@ -57,12 +57,12 @@ class LogReader:
         queue: ConsumeQueue | None,
         offset: int,
         *,
-        hot_only: bool,
+        nowait: bool,
         count_max: int = 32,
         bytes_max: int = 256 * 1024,
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult | None:
-        """Read records from `offset` on. With `hot_only`, return None if that needs the disk."""
+        """Read records from `offset` on. With `nowait`, return None if that needs a thread."""
         bounds = queue.bounds if queue is not None else _EMPTY
         if offset == bounds.end or (queue is not None and bounds.end < offset <= queue.end):
             return AtEnd(bounds)  # what is written behind the end is not visible yet
@@ -73,18 +73,18 @@ class LogReader:
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         examined = min(examined, bounds.end - offset)
         if tags_codes is None and examined > _FEW_ENTRIES:
-            if hot_only and not is_warm:
+            if nowait and not is_warm:
                 return None
             examined = min(examined, _fitting(queue, offset, bytes_max))
-        raw = queue.entries_nowait(offset, examined) if hot_only else queue.entries(offset, examined)
-        if raw is not None and (is_warm or hot_only) and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
+        raw = queue.entries_nowait(offset, examined) if nowait else queue.entries(offset, examined)
+        if raw is not None and (is_warm or nowait) and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
             places, sizes, next_offset = _choose_few(raw, offset, count_max, bytes_max, tags_codes)
             if is_warm and (not places or places[0] >= self._hot_from):
                 return Slice(self._views(places, sizes), sizes, QueueOffset(next_offset), bounds)
-            if hot_only:
+            if nowait:
                 views = self._cached(queue, places, sizes, offset, next_offset)
                 return None if views is None else Slice(views, sizes, QueueOffset(next_offset), bounds)
-        if raw is None or hot_only:
+        if raw is None or nowait:
             return None
         return self._checked(queue, raw, offset, count_max, bytes_max, tags_codes)
 
@@ -125,6 +125,8 @@ class LogReader:
         for start, place, size in zip(starts, places, sizes, strict=True):
             found_size, found_id, found_offset, found_place = _PLACE.unpack_from(data, start)
             if found_size != size or found_place != place or found_id != queue_id or found_offset < offset:
+                return None
+            if start + size > len(data):
                 return None
             offset = found_offset + 1
         if offset > next_offset:

@@ -97,7 +97,7 @@ async def test_old_messages_in_the_page_cache_are_returned_as_a_thread_returns_t
             for offset in range(0, 60, 7):
                 for limit in limits:
                     found = store.read_nowait(queue, offset, **limit)
-                    by_thread = store._reader.read(store._queues.get(queue), offset, hot_only=False, **limit)
+                    by_thread = store._reader.read(store._queues.get(queue), offset, nowait=False, **limit)
                     if found is not None:
                         at_once += 1
                         assert b"".join(found.buffers) == b"".join(by_thread.buffers)
