@@ -7,7 +7,9 @@ import pytest
 from tests.support.drafts import decode_messages, make_draft
 
 from sparrow import clock
+from sparrow.model.message import Draft
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
+from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
@@ -21,6 +23,7 @@ from sparrow.store.sql.schema.partitions import (
     drop_partitions,
     list_partitions,
 )
+from sparrow.wire import properties
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -183,10 +186,13 @@ async def test_a_key_that_every_message_has_is_deleted_in_batches(
 @pytest.mark.one_database
 async def test_batch_rows_are_kept_for_the_dedup_window(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 3)
-    for _ in range(10):
-        await store.append(MIDDLE, [make_draft("x")])
+    for number in range(10):
+        sequence = {PROPERTY_PRODUCER_ID: "producer", PROPERTY_SEQUENCE: str(number)}
+        await store.append(MIDDLE, [Draft(body=b"x", properties=properties.encode(sequence), born_ms=1)])
+    stored = await count(store, "hermes_batch")
+    assert stored == (20 if store.database.may_lose_answers else 10), "with the writer's own, where it needs them"
     assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS - HOUR_MS)).batches == 0
-    assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS + HOUR_MS)).batches == 10
+    assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS + HOUR_MS)).batches == stored
     assert await count(store, "hermes_batch") == 0
 
 

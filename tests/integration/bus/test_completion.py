@@ -60,6 +60,26 @@ async def test_lost_claim_leaves_queue_and_message_as_they_are(bus: EventBus, ki
     assert (await read_row(bus, "published"), await read_row(bus, "queue")) == before
 
 
+async def test_handler_whose_claim_is_lost_commits_nothing(bus: EventBus) -> None:
+    """Whether the claim is checked by a statement or by the call that commits."""
+    await create_effects_table(bus)
+    claim = await claim_published(bus)
+    lost = claim._replace(token=claim.token - 1)
+    before = await read_row(bus, "published"), await read_row(bus, "queue")
+
+    async def handle() -> None:
+        async with AsyncSession(bus.database.async_engine) as session, session.begin():
+            await session.execute(WRITE, {"what": "an effect"})
+            connection = await session.connection()
+            sql = bus.core.context.sql_for(bus.database.kind, bus.database.async_engine.dialect.paramstyle)
+            await connection.run_sync(lambda db: mark_succeeded(db, sql, PUBLISHED_SIDE, lost, 60.0, may_wait=True))
+
+    with pytest.raises(LeaseLost):
+        await handle()
+    assert await read_effects(bus) == []
+    assert (await read_row(bus, "published"), await read_row(bus, "queue")) == before
+
+
 async def test_asyncio_drivers_complete_a_message_without_statements_of_sqlalchemy(bus: EventBus) -> None:
     claim = await claim_published(bus)
     deleted: list[int | None] = []

@@ -227,8 +227,9 @@ class HandlerAttempts:
         context = self._context
         # The connection belongs to the handler: its driver may mark values in another way than ours.
         sql = context.sql_of(db)
+        retention_s = context.settings.succeeded_retention_s
         for one in held:
-            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, context.settings.succeeded_retention_s)
+            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, retention_s, may_wait=True)
         if len(held) == 1 and held[0].headers.reply_to:
             headers = held[0].headers
             answer = OutgoingEvent(

@@ -22,11 +22,16 @@ from sparrow.bus.states import EventStatus
 ERROR_CHARS_MAX = 4_000
 
 
-def mark_succeeded(db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float) -> None:
-    """Move one message from Processing to Successed; raise `LeaseLost` if it is held by another worker."""
+def mark_succeeded(
+    db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float, *, may_wait: bool = False
+) -> None:
+    """Move one message from Processing to Successed; raise `LeaseLost` if it is held by another worker.
+
+    With `may_wait` the commit may do so instead.
+    """
     table, status, retention = message_table(sql, side), sql.status_name(EventStatus.SUCCESSED), sql.span(retention_s)
     own_row = (side, claim.message_id, claim.token)
-    deleted = complete_directly(db, sql, table, own_row, (status, retention))
+    deleted = complete_directly(db, sql, table, own_row, (status, retention), may_wait=may_wait)
     if deleted is not None:
         if deleted != 1:
             raise LeaseLost(claim.message_id)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+from sparrow.bus.errors import LeaseLost
 from sparrow.bus.sql.connections.database import is_conflict
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.statements import completion as statements
@@ -22,18 +23,24 @@ from sparrow.databases.writable import is_galera
 Values = tuple[Any, ...]
 
 
-def complete_directly(db: Connection, sql: SqlDialect, table: str, own_row: Values, marks: Values) -> int | None:
+def complete_directly(
+    db: Connection, sql: SqlDialect, table: str, own_row: Values, marks: Values, *, may_wait: bool = False
+) -> int | None:
     """Delete a queue row and mark its message as Successed; return the number of queue rows deleted.
 
     `own_row` are the values of `statements.delete_claimed`, `marks` the status and the retention. None: nothing was
-    done, because the driver is another one.
+    done, because the driver is another one. With `may_wait` the driver may do it in the call that commits, which then
+    raises `LeaseLost` if there is no such queue row.
     """
     run = _BY_DRIVER.get(db.dialect.driver)
     if run is None:
         return None
     connection: Any = db.connection.dbapi_connection
+    values = (sql, table, own_row, marks)
+    if may_wait and run is _aiosqlite and _complete_with_commit(connection.driver_connection, *values):
+        return 1
     try:
-        deleted: int | None = connection.run_async(lambda driver: run(driver, sql, table, own_row, marks))
+        deleted: int | None = connection.run_async(lambda driver: run(driver, *values))
     except Exception as error:
         if is_conflict(error):
             raise OperationalError(_NAME, None, error) from error
@@ -91,15 +98,31 @@ async def _aiosqlite(driver: Any, sql: SqlDialect, table: str, own_row: Values, 
 
     if not isinstance(driver, QuickConnection):  # of an engine that the user has created
         return None
-    _, message_id, _ = own_row
+    return await driver.run(lambda connection: _complete_sqlite(connection, sql, table, own_row, marks))
 
-    def work(connection: sqlite3.Connection) -> int:
-        deleted = connection.execute(statements.delete_claimed(sql), own_row).rowcount
-        if deleted:
-            connection.execute(statements.mark_succeeded(sql, table, '"Id" = ?'), (*marks, message_id))
-        return deleted
 
-    return await driver.run(work)
+def _complete_with_commit(driver: Any, sql: SqlDialect, table: str, own_row: Values, marks: Values) -> bool:
+    """Let the call that commits complete the message; return whether the driver can do that."""
+    from sparrow.bus.sql.connections.sqlite_asyncio import QuickConnection
+
+    if not isinstance(driver, QuickConnection):
+        return False
+
+    def work(connection: sqlite3.Connection) -> None:
+        if _complete_sqlite(connection, sql, table, own_row, marks) != 1:
+            raise LeaseLost(own_row[1])
+
+    driver.run_before_commit(work)
+    return True
+
+
+def _complete_sqlite(
+    connection: sqlite3.Connection, sql: SqlDialect, table: str, own_row: Values, marks: Values
+) -> int:
+    deleted = connection.execute(statements.delete_claimed(sql), own_row).rowcount
+    if deleted:
+        connection.execute(statements.mark_succeeded(sql, table, '"Id" = ?'), (*marks, own_row[1]))
+    return deleted
 
 
 _BY_DRIVER: dict[str, Callable[[Any, SqlDialect, str, Values, Values], Awaitable[int | None]]] = {

@@ -13,8 +13,9 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from concurrent.futures import Future
-from functools import lru_cache
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,16 @@ class WriterQueue:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._writer: object = None
-        self._waiting: deque[tuple[object, Future[None]]] = deque()
+        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
 
-    def join(self, writer: object) -> Future[None] | None:
-        """Return a future that ends when it is the writer's turn; None: it is its turn now."""
+    def join(self, writer: object, wake: Callable[[], None]) -> bool:
+        """Return whether it is the writer's turn; otherwise `wake` is called once it is, in any thread."""
         with self._mutex:
             if self._writer is None or self._writer is writer:
                 self._writer = writer
-                return None
-            turn: Future[None] = Future()
-            self._waiting.append((writer, turn))
-            return turn
+                return True
+            self._waiting.append((writer, wake))
+            return False
 
     def leave(self, writer: object) -> None:
         """End the writer's turn, or its waiting; without either, do nothing."""
@@ -53,10 +53,10 @@ class WriterQueue:
                 self._waiting = deque(each for each in self._waiting if each[0] is not writer)
                 return
             self._writer = None
-            if self._waiting:
-                self._writer, turn = self._waiting.popleft()
-                if turn.set_running_or_notify_cancel():  # otherwise it stopped waiting, and is about to leave
-                    turn.set_result(None)
+            if not self._waiting:
+                return
+            self._writer, wake = self._waiting.popleft()
+        wake()
 
 
 def prepare_sqlite(engine: Engine) -> None:
@@ -91,18 +91,17 @@ def prepare_sqlite(engine: Engine) -> None:
     def begun(connection: Connection) -> None:
         writer: Any = connection.connection.dbapi_connection
         queue = _writer_queue(path, os.getpid())
-        turn = queue.join(writer)
         try:
             if isinstance(writer, AdaptedConnection):
-                writer.run_async(lambda driver: _begin_asyncio(driver, turn))
+                writer.run_async(lambda driver: _begin_asyncio(driver, queue, writer))
             else:
-                if turn is not None:
-                    turn.result(BUSY_TIMEOUT_S)
+                turn = threading.Event()
+                if not queue.join(writer, turn.set) and not turn.wait(BUSY_TIMEOUT_S):
+                    raise sqlite3.OperationalError("database is locked")
                 writer.execute(_BEGIN)
-        except (TimeoutError, sqlite3.Error) as error:
+        except sqlite3.Error as error:
             queue.leave(writer)
-            cause = error if isinstance(error, sqlite3.Error) else sqlite3.OperationalError("database is locked")
-            raise OperationalError(_BEGIN, None, cause) from error
+            raise OperationalError(_BEGIN, None, error) from error
         except BaseException:
             queue.leave(writer)
             raise
@@ -112,11 +111,45 @@ def prepare_sqlite(engine: Engine) -> None:
         setattr(engine.dialect, name, _then_leave(getattr(engine.dialect, name), path))
 
 
-async def _begin_asyncio(driver: Any, turn: Future[None] | None) -> None:
-    if turn is not None:
-        async with asyncio.timeout(BUSY_TIMEOUT_S):
-            await asyncio.wrap_future(turn)
-    await driver.execute(_BEGIN)
+async def _begin_asyncio(driver: Any, queue: WriterQueue, writer: object) -> None:
+    from sparrow.bus.sql.connections.sqlite_asyncio import QuickConnection
+
+    if isinstance(driver, QuickConnection):
+        driver.begin_with_next_statement(_BEGIN, partial(_wait_for_turn, queue, writer))
+    else:  # of an engine that the user has created
+        await _wait_for_turn(queue, writer)
+        await driver.execute(_BEGIN)
+
+
+async def _wait_for_turn(queue: WriterQueue, writer: object) -> None:
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[bool] = loop.create_future()
+    if queue.join(writer, partial(_wake, turn)):
+        return
+    timer = loop.call_later(BUSY_TIMEOUT_S, _settle, turn, False)
+    try:
+        if not await turn:
+            raise sqlite3.OperationalError("database is locked")
+    except BaseException:
+        queue.leave(writer)
+        raise
+    finally:
+        timer.cancel()
+
+
+def _wake(turn: asyncio.Future[bool]) -> None:
+    """Tell a task that it is its turn, at once if this is the thread of its loop: to wake a loop is a system call."""
+    loop = turn.get_loop()
+    if asyncio._get_running_loop() is loop:
+        _settle(turn, True)
+        return
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        loop.call_soon_threadsafe(_settle, turn, True)
+
+
+def _settle(turn: asyncio.Future[bool], result: bool) -> None:
+    if not turn.done():
+        turn.set_result(result)
 
 
 def _then_leave(end: Any, path: str) -> Any:

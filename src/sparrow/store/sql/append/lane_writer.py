@@ -3,8 +3,8 @@
 Transactions of one lane cannot overlap, because each locks the lane's row. So while one runs, sends are gathered, and
 the next transaction stores all of them: the more senders, the larger the transactions.
 
-1. A transaction is retried until it is known to be committed or its senders have waited long enough. It has a batch id
-   of its own, so that a transaction that was committed before its connection failed is not repeated.
+1. A transaction is retried until it is known to be committed or its senders have waited long enough. Where its answer
+   can be lost with a connection, it has a batch id of its own, so that it is not repeated if it was committed.
 2. A send that succeeded is in the database. A send that failed with `StoreDatabaseUnreachable` may be, too.
 """
 
@@ -158,7 +158,9 @@ class LaneWriter:
         while jobs:
             self._sequence += 1
             rows = [row for job in jobs for row in job.rows]
-            batch_ids, first = [BatchId(self._writer_id, self._sequence, 0, len(rows))], 0
+            batch_ids, first = [], 0
+            if self._database.may_lose_answers:
+                batch_ids.append(BatchId(self._writer_id, self._sequence, 0, len(rows)))
             for job in jobs:
                 if job.sequence is not None:
                     batch_ids.append(BatchId(*job.sequence, first, len(job.rows), is_for_all_lanes=True))
@@ -173,7 +175,7 @@ class LaneWriter:
                 if not job.ids.done():
                     job.ids.set_result(ids._replace(base_id=next_id))
                 next_id += len(job.rows)
-            if self._sequence % _BATCH_IDS_KEPT == 0:
+            if self._sequence % _BATCH_IDS_KEPT == 0 and self._database.may_lose_answers:
                 await self._delete_used_batch_ids()
             return
 
@@ -198,8 +200,8 @@ class LaneWriter:
                     log.info("messages are appended to %(table)s again", {"table": self._lane.table})
                 return ids
             except DuplicateKey as cause:
-                stored = await self._find_stored(batch_ids, deadline)
-                if (ours := stored.get(batch_ids[0][:2])) is not None:
+                stored = await self._find_stored(batch_ids, deadline) if batch_ids else {}
+                if (ours := stored.get((self._writer_id, self._sequence))) is not None:
                     return ours
                 if not stored:
                     raise DatabaseRefused(

@@ -42,6 +42,8 @@ class StoreDatabase(SqlSession, Protocol):
     """The limit of a message with its row."""
     shows_before_durable: bool
     """Whether other connections may see a commit that a crash of the server would still undo."""
+    may_lose_answers: bool
+    """Whether a transaction that fails may have been committed: its answer was lost with the connection."""
 
     def transaction(self) -> AbstractAsyncContextManager[SqlSession]:
         """Execute the statements of the block in one transaction."""

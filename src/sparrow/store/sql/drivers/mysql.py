@@ -81,6 +81,7 @@ class MySqlDatabase:
     """A database on a MariaDB or MySQL server."""
 
     dialect: Dialect = "mysql"
+    may_lose_answers = True
 
     def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
         self.display_url = str(address)

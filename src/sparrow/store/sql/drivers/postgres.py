@@ -62,6 +62,7 @@ class PostgresDatabase:
     dialect: Dialect = "postgresql"
     packet_bytes_max = 64 << 20
     shows_before_durable = False
+    may_lose_answers = True
 
     def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
         self.display_url = str(address)

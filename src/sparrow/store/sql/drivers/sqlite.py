@@ -39,6 +39,7 @@ class SqliteDatabase:
     dialect: Dialect = "sqlite"
     packet_bytes_max = 900 << 20
     shows_before_durable = False
+    may_lose_answers = False
 
     def __init__(self, address: DatabaseUrl) -> None:
         self.display_url = address.name
@@ -93,13 +94,14 @@ class SqliteDatabase:
             if not found:  # the topic was deleted, perhaps created again
                 raise UnknownTopic(lane.topic)
             base_id, store_ms = found[0]
-            connection.executemany(
-                statements.SQLITE_INSERT_BATCH_ID,
-                [
-                    (b.stored_lane(lane), b.producer, b.seq, base_id + b.stored_offset(lane), b.size, store_ms)
-                    for b in batch_ids
-                ],
-            )
+            if batch_ids:
+                connection.executemany(
+                    statements.SQLITE_INSERT_BATCH_ID,
+                    [
+                        (b.stored_lane(lane), b.producer, b.seq, base_id + b.stored_offset(lane), b.size, store_ms)
+                        for b in batch_ids
+                    ],
+                )
             connection.executemany(
                 statements.sqlite_insert_message(lane.table),
                 [

@@ -27,36 +27,45 @@ def engine(tmp_path: Path) -> Engine:
     return engine
 
 
+class Waiter:
+    """A writer in the queue, and whether it was told that it is its turn."""
+
+    def __init__(self, queue: WriterQueue, name: str) -> None:
+        self.is_woken = False
+        self.has_turn = queue.join(name, self._wake)
+
+    def _wake(self) -> None:
+        self.is_woken = True
+
+
 def test_turns_are_given_in_the_order_of_arrival() -> None:
     queue = WriterQueue()
-    assert queue.join("a") is None
-    assert queue.join("a") is None, "it is a's turn already"
-    b, c = queue.join("b"), queue.join("c")
-    assert b is not None
-    assert c is not None
+    assert Waiter(queue, "a").has_turn
+    assert Waiter(queue, "a").has_turn, "it is a's turn already"
+    b, c = Waiter(queue, "b"), Waiter(queue, "c")
+    assert (b.has_turn, c.has_turn) == (False, False)
     queue.leave("x")
-    assert not b.done()
+    assert not b.is_woken
     queue.leave("a")
-    assert (b.done(), c.done()) == (True, False)
+    assert (b.is_woken, c.is_woken) == (True, False)
     queue.leave("b")
-    assert c.done()
+    assert c.is_woken
     queue.leave("c")
-    assert queue.join("d") is None
+    assert Waiter(queue, "d").has_turn
 
 
-@pytest.mark.parametrize("cancels", [False, True])
-def test_writer_that_stops_waiting_is_passed_over(cancels: bool) -> None:
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_writer_that_stops_waiting_is_passed_over(has_turn: bool) -> None:
+    """Also if it gets its turn a moment before it leaves."""
     queue = WriterQueue()
-    queue.join("a")
-    b, c = queue.join("b"), queue.join("c")
-    assert b is not None
-    assert c is not None
-    if cancels:  # a cancelled task leaves a moment later
-        b.cancel()
+    Waiter(queue, "a")
+    Waiter(queue, "b")
+    c = Waiter(queue, "c")
+    if has_turn:
         queue.leave("a")
     queue.leave("b")
     queue.leave("a")
-    assert c.done()
+    assert c.is_woken
 
 
 def test_transaction_ends_its_turn_by_commit_rollback_and_close(engine: Engine) -> None:
