@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
@@ -49,6 +50,8 @@ _GIVE_UP_S = 0.5
 _BRACE, _ZERO = b"{0"
 _CODE_AT = FRAME_PREFIX_BYTES + len('{"code":')
 """Where a successful response in JSON has the code 0. No other code begins so, and no binary header with a brace."""
+_match_binary_success = re.compile(rb"....\x01...\0\0", re.DOTALL).match
+"""Matches a response with a binary header and the code 0."""
 REQUESTS_IN_PROGRESS_MAX = 4096
 """Limit of requests of one peer that are in progress."""
 BODY_BYTES_MAX = 1 << 20
@@ -158,7 +161,7 @@ class RequestDispatcher(Generic[C]):
             channel.write(response)
             meter = self.meter
             if meter is not None:
-                if response[_CODE_AT] == _ZERO and response[FRAME_PREFIX_BYTES] == _BRACE:
+                if _is_success(response):
                     answered, code = meter.answered, command.code
                     if code in answered:
                         answered[code] += 1
@@ -264,7 +267,7 @@ class RequestDispatcher(Generic[C]):
                 response = encode_error(command, failure)
             if response is not None:
                 channel.write(response)
-                if response[_CODE_AT] == _ZERO and response[FRAME_PREFIX_BYTES] == _BRACE:
+                if _is_success(response):
                     key = command.code, began_s
                     succeeded[key] = succeeded.get(key, 0) + 1
                     continue
@@ -361,6 +364,12 @@ def _count_unready(channel: Channel, future: asyncio.Future[bytes | None]) -> No
     """Note that the response of a handler is written."""
     if not future.cancelled() and future.exception() is None:
         channel.ready_bytes -= len(future.result() or b"")
+
+
+def _is_success(response: bytes) -> bool:
+    """Return whether a response has the code 0, without decoding it (hot path)."""
+    is_json = response[_CODE_AT] == _ZERO and response[FRAME_PREFIX_BYTES] == _BRACE
+    return is_json or _match_binary_success(response) is not None
 
 
 def _error_of(future: asyncio.Future[None]) -> BaseException | None:

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import RequestDispatcher
 from sparrow.net.request_meter import (
@@ -35,6 +37,24 @@ async def test_requests_of_one_read_are_counted_together_when_it_ends() -> None:
     assert {codes: histogram.count for codes, histogram in meter.latencies.items()} == {(10, 0): 3, (11, 0): 1}
     assert {histogram.counts[-1] for histogram in meter.latencies.values()} == {3, 1}, "4 s is above all bounds"
     assert not meter.answered
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+async def test_errors_are_not_counted_as_successes_of_a_read(serialization: Serialization) -> None:
+    channel, meter = Channel(), RequestMeter()
+    responses = {code: encode(response_to(_request(code, serialization), code)) for code in (0, 1, 20, 256, -1, 3072)}
+    dispatcher: RequestDispatcher[None] = RequestDispatcher(
+        None, {}, {10: lambda command, _: responses[command.opaque]}
+    )
+    dispatcher.meter = meter
+    for code in responses:
+        dispatcher(RemotingCommand(10, code), channel)
+    assert meter.answered == {10: 1}
+    assert set(meter.latencies) == {(10, code) for code in responses if code}
+
+
+def _request(opaque: int, serialization: Serialization) -> RemotingCommand:
+    return RemotingCommand(RequestCode.PULL_MESSAGE, opaque, serialization=serialization)
 
 
 async def test_a_channel_tells_the_end_of_a_read_once() -> None:
