@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 ID = "cap-msg-id"
 NAME = "cap-msg-name"
@@ -110,6 +111,11 @@ class Headers(dict[str, str | None]):
 
 def format_sent_at(moment: datetime) -> str:
     """Format a time as CAP does, in UTC. The format has no time zone; .NET senders write local time."""
+    return _format_second(moment.replace(microsecond=0))
+
+
+@lru_cache(64)
+def _format_second(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime(_SENT_AT_FORMAT)
 
 
