@@ -24,7 +24,8 @@ from sparrow.wire.codes import request_code_name
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.1
+_TICK_S = 0.25
+"""How often the timer looks. Each look wakes an idle process, which costs more than the look."""
 CLOSED_CONNECTION, NO_REQUEST = "closed_connection", "none"
 """What held the loop, if it was no request."""
 _NAMES_LOGGED_MAX = 5

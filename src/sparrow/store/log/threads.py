@@ -25,10 +25,12 @@ class LogThreads:
     def __init__(self, parts: LogParts, maintenance: LogMaintenance) -> None:
         self._path = parts.path
         self.maintenance = PeriodicTaskThread("maintenance", maintenance.tasks())
-        # A thread of its own: pages must be ready and timeouts reported in time, however busy maintenance is.
-        prepare = PeriodicTask(_PREPARATION, 0.1, parts.log.prepare)
-        expire = PeriodicTask("expire flush timeouts", 0.1, parts.flusher.expire)
-        self.segments = PeriodicTaskThread("segments", [prepare, expire])
+        # A thread of its own: pages must be ready and timeouts reported in time, however busy maintenance is. Appends
+        # ask for pages; the interval is for segments that are half full.
+        tasks = [PeriodicTask(_PREPARATION, 0.5, parts.log.prepare)]
+        if parts.settings.flush == "sync":
+            tasks.append(PeriodicTask("expire flush timeouts", 0.1, parts.flusher.expire))
+        self.segments = PeriodicTaskThread("segments", tasks)
         parts.log.on_pages_low = functools.partial(self.segments.run_soon, _PREPARATION)
         self._pool = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._is_stopped = False
