@@ -62,7 +62,7 @@ _CONNECT_TIMEOUT_S, _LOGIN_TIMEOUT_S = 5, 15
 """Timeouts of the TCP connection, and of login and session settings."""
 _NO_SOCKET = "does not expose socket"
 """What the driver says of a connection that the server has reset meanwhile: uvloop shows no socket of it."""
-_BULK_ROWS, _BULK_BYTES = 8, 8 << 10
+_BULK_ROWS, _BULK_BYTES = 32, 8 << 10
 """MariaDB gets an append of so many rows, or of so many bytes of bodies, in binary form, not as text."""
 _PREPARED_MAX = 100
 """Queries that a connection keeps prepared: their rows come in binary form, not as text."""
