@@ -1,7 +1,7 @@
 """What a request costs in Python: decoding, handling and encoding, without sockets and without a second process.
 
 The broker runs in this process. Frames are passed to a connection's protocol as a socket would pass them, and the
-answers are dropped. So neither the kernel nor the load takes part, and a change of the code is seen more clearly than in
+answers are dropped. Neither the kernel nor a load takes part, so a change of the code is seen more clearly than with
 `bench/broker.py`: compare two versions in turn.
 """
 
