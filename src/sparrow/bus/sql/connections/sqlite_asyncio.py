@@ -59,8 +59,9 @@ class QuickConnection(Connection):
         self._last_works.append(work)
 
     async def commit(self) -> None:
-        if self._begin is None or self._last_works:
-            await self._execute(self._run_and_commit)
+        works, self._last_works = self._last_works, []
+        if self._begin is None or works:
+            await self._execute(self._run_and_commit, works)
         self._begin = None
 
     async def rollback(self) -> None:
@@ -69,8 +70,7 @@ class QuickConnection(Connection):
             await self._execute(self._roll_back)
         self._begin = None
 
-    def _run_and_commit(self) -> None:
-        works, self._last_works = self._last_works, []
+    def _run_and_commit(self, works: list[Callable[[sqlite3.Connection], None]]) -> None:
         try:
             for work in works:
                 work(self._conn)

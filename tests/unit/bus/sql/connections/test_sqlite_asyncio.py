@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,26 @@ async def test_nothing_is_committed_if_the_work_before_the_commit_fails(engine):
         await connection.execute(text("INSERT INTO numbers VALUES (3)"))
         await connection.commit()
     assert await count_numbers(engine) == 1
+
+
+async def test_commit_that_was_cancelled_runs_its_work_or_commits_nothing(engine):
+    """The thread may be busy when a commit is cancelled and a rollback follows."""
+    thread_is_free = threading.Event()
+    async with engine.connect() as connection:
+        driver = (await connection.get_raw_connection()).driver_connection
+        await driver.execute("BEGIN IMMEDIATE")
+        await driver.execute("INSERT INTO numbers VALUES (1)")
+        driver.run_before_commit(lambda db: db.execute("INSERT INTO numbers VALUES (2)"))
+        busy = asyncio.create_task(driver.run(lambda db: thread_is_free.wait(10)))
+        await asyncio.sleep(0)
+        commit = asyncio.create_task(driver.commit())
+        await asyncio.sleep(0)
+        commit.cancel()
+        rollback = asyncio.create_task(driver.rollback())
+        await asyncio.sleep(0)
+        thread_is_free.set()
+        await asyncio.gather(busy, commit, rollback, return_exceptions=True)
+    assert await count_numbers(engine) in (0, 2)
 
 
 async def test_work_of_a_transaction_that_is_rolled_back_does_not_run(engine):
