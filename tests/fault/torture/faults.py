@@ -167,7 +167,7 @@ async def fill_disk(platform: Platform, rng: random.Random, severity: Severity) 
     broker = _choose(platform, rng)
     async with broker.turn:
         used = await asyncio.to_thread(platform.disk.fill)
-        end = ""
+        end, is_down = "", False
         try:
             refused_s = await _wait_for_silence(platform)
             seconds = refused_s + await _sleep_some_time(rng, severity)
@@ -176,11 +176,11 @@ async def fill_disk(platform: Platform, rng: random.Random, severity: Severity) 
                 end = ", broker killed and started meanwhile"
                 try:
                     await broker.start()
-                except AssertionError:
-                    end = ", broker killed meanwhile, and not started before there was space"
+                except AssertionError:  # it has closed its output, and ends: its exit code may not be known yet
+                    end, is_down = ", broker killed meanwhile, and not started before there was space", True
         finally:
             await asyncio.to_thread(platform.disk.free)
-        if broker.exit_code is not None:
+        if is_down or broker.exit_code is not None:
             await broker.start_again()
     return f"disk full at {used >> 20} MiB for {seconds:.1f} s, sends refused after {refused_s:.1f} s{end}"
 

@@ -217,6 +217,12 @@ class TransactionLoad(Load):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._decisions: dict[str, TransactionState] = {}
+        self._is_ending = False
+
+    async def stop_sending(self) -> None:
+        # What is decided from now on may be committed after the consumers have gone.
+        self._is_ending = True
+        await super().stop_sending()
 
     def _make_producer(self) -> Producer:
         return Producer(
@@ -254,7 +260,7 @@ class TransactionLoad(Load):
 
     def _check(self, message: StoredMessage) -> TransactionState:
         name, _ = read_body(message.body)
-        if name not in self._decisions and self._rng.random() < 0.3:
+        if name not in self._decisions and (self._is_ending or self._rng.random() < 0.3):
             return TransactionState.UNKNOWN
         return self._decide(name, commits=self._rng.random() < 0.7)
 

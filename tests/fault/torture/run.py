@@ -140,7 +140,11 @@ class TortureRun:
 
         details = await asyncio.gather(*(kind(self._platform, self._rng, self._scale.severity) for kind in kinds))
         ended_ms = now_ms()
-        await self._go_on()
+        try:
+            await self._go_on()
+        except AssertionError as error:
+            error.add_note(f"after {details}")
+            raise
         recovered_ms = now_ms()
         for kind, detail in zip(kinds, details, strict=True):
             self._history.write(Fault(kind.__name__, begun_ms, ended_ms, recovered_ms, detail))
@@ -154,12 +158,16 @@ class TortureRun:
         told = self._history.acknowledged
         targets = {load.topic: told[load.topic] + 2 for load in self._loads}
 
-        def is_reached() -> bool:
+        def missing() -> list[str]:
             for load in self._loads:
                 load.assert_alive()
-            return all(told[topic] >= target for topic, target in targets.items())
+            return [topic for topic, target in targets.items() if told[topic] < target]
 
-        await eventually(is_reached, within_s=RECOVERY_S)
+        try:
+            await eventually(lambda: not missing(), within_s=RECOVERY_S)
+        except AssertionError as error:
+            error.add_note(f"loads that do not go on: {missing()}")
+            raise
 
     async def _settle(self) -> None:
         """Wait until everything that was promised has arrived. What has not is for the checker to say."""
