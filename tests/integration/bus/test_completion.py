@@ -72,7 +72,7 @@ async def test_handler_whose_claim_is_lost_commits_nothing(bus: EventBus) -> Non
             await session.execute(WRITE, {"what": "an effect"})
             connection = await session.connection()
             sql = bus.core.context.sql_for(bus.database.kind, bus.database.async_engine.dialect.paramstyle)
-            await connection.run_sync(lambda db: mark_succeeded(db, sql, PUBLISHED_SIDE, lost, 60.0, may_wait=True))
+            await connection.run_sync(lambda db: mark_succeeded(db, sql, PUBLISHED_SIDE, lost, 60.0, may_defer=True))
 
     with pytest.raises(LeaseLost):
         await handle()

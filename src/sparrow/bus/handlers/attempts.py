@@ -229,7 +229,7 @@ class HandlerAttempts:
         sql = context.sql_of(db)
         retention_s = context.settings.succeeded_retention_s
         for one in held:
-            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, retention_s, may_wait=True)
+            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, retention_s, may_defer=True)
         if len(held) == 1 and held[0].headers.reply_to:
             headers = held[0].headers
             answer = OutgoingEvent(

@@ -23,15 +23,15 @@ ERROR_CHARS_MAX = 4_000
 
 
 def mark_succeeded(
-    db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float, *, may_wait: bool = False
+    db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float, *, may_defer: bool = False
 ) -> None:
     """Move one message from Processing to Successed; raise `LeaseLost` if it is held by another worker.
 
-    With `may_wait` the commit may do so instead.
+    With `may_defer` the check may be part of the commit, which then raises it.
     """
     table, status, retention = message_table(sql, side), sql.status_name(EventStatus.SUCCESSED), sql.span(retention_s)
     own_row = (side, claim.message_id, claim.token)
-    deleted = complete_directly(db, sql, table, own_row, (status, retention), may_wait=may_wait)
+    deleted = complete_directly(db, sql, table, own_row, (status, retention), may_defer=may_defer)
     if deleted is not None:
         if deleted != 1:
             raise LeaseLost(claim.message_id)

@@ -24,12 +24,12 @@ Values = tuple[Any, ...]
 
 
 def complete_directly(
-    db: Connection, sql: SqlDialect, table: str, own_row: Values, marks: Values, *, may_wait: bool = False
+    db: Connection, sql: SqlDialect, table: str, own_row: Values, marks: Values, *, may_defer: bool = False
 ) -> int | None:
     """Delete a queue row and mark its message as Successed; return the number of queue rows deleted.
 
     `own_row` are the values of `statements.delete_claimed`, `marks` the status and the retention. None: nothing was
-    done, because the driver is another one. With `may_wait` the driver may do it in the call that commits, which then
+    done, because the driver is another one. With `may_defer` the driver may do it in the call that commits, which then
     raises `LeaseLost` if there is no such queue row.
     """
     run = _BY_DRIVER.get(db.dialect.driver)
@@ -37,7 +37,7 @@ def complete_directly(
         return None
     connection: Any = db.connection.dbapi_connection
     values = (sql, table, own_row, marks)
-    if may_wait and run is _aiosqlite and _complete_with_commit(connection.driver_connection, *values):
+    if may_defer and run is _aiosqlite and _complete_with_commit(connection.driver_connection, *values):
         return 1
     try:
         deleted: int | None = connection.run_async(lambda driver: run(driver, *values))
